@@ -255,14 +255,14 @@ int BPF_PROG(guard_folder, struct inode *inode, int mask)
 	return use(inode);
 }
 
-/* Hook: inode_rmdir, for the folder itself, whose parent is not Usher's. Kernel 2.6. */
+/* Hook: inode_rmdir, because guard_folder sees the parent, which is not Usher's. Kernel 2.6. */
 SEC("lsm/inode_rmdir")
 int BPF_PROG(guard_removal, struct inode *parent, struct dentry *entry)
 {
 	return use(READ_ONLY(entry, struct dentry)->d_inode);
 }
 
-/* Hook: inode_rename, for the folder itself, whose parent is not Usher's. Kernel 2.6. */
+/* Hook: inode_rename, because guard_folder sees the parent, which is not Usher's. Kernel 2.6. */
 SEC("lsm/inode_rename")
 int BPF_PROG(guard_renaming, struct inode *parent, struct dentry *entry, struct inode *new_parent,
 	     struct dentry *new_entry)

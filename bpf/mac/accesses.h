@@ -90,10 +90,10 @@ static __always_inline usher_mac_slots those_left(usher_mac_slots asked,
 }
 
 /*
- * Ends the labels of such an access, about which a module with labels is asked. The remembered
- * permissions were found by labels that may have changed since. All modules must decide by the same
- * labels, so the permissions are looked up again by those that the asked modules see. Returns the
- * modules that are asked.
+ * Ends the labels of a remembered access about which a module with labels is asked. The labels may
+ * have changed after the remembered permissions were looked up. All modules must decide by the same
+ * labels, so the permissions are looked up again, by the labels that the asked modules see. Returns
+ * the modules that are asked.
  */
 static __always_inline usher_mac_slots end_labels(struct mac_labels *labels, usher_mac_slots asked,
 						  const struct mac_asker *asker, __u64 access,
@@ -290,10 +290,10 @@ static __always_inline int read_open_labels(struct mac_labels *labels, usher_mac
 	})
 
 /*
- * The same about an open file, as read_file has found it. Its label is known, unless a module with
- * labels has come into force since it was opened. If a file of an overlay has been copied up since
- * it was opened, the open file stands for two: the former one is mapped, and the copy is read,
- * written and controlled. Modules are asked about both.
+ * The same about an open file that read_file has described. Its label is known, unless a module
+ * with labels has come into force since it was opened. If a file of an overlay was copied up after
+ * it was opened, mmap(2) still maps the former file, while read(2), write(2) and ioctl(2) reach the
+ * copy: modules are asked about both.
  */
 #define MAC_ASK_ABOUT_FILE(name, asked, caller, wanted, file, inode, of, found)                    \
 	({                                                                                         \

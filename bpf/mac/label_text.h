@@ -50,8 +50,8 @@ TASK_TABLE(scratch, struct mac_scratch);
 
 /* Why a text is read. */
 enum reading {
-	READS_ATTRIBUTE, /* of a file; elements of modules that are not loaded are left out */
-	ASKS_ABOUT_FILE, /* the same; modules are asked whether the file may get them */
+	READS_ATTRIBUTE, /* a file's label; elements of modules that are not loaded are left out */
+	ASKS_ABOUT_FILE, /* the same; modules are asked whether the file may get the elements */
 	ASKS_ABOUT_PROCESS, /* modules are asked whether the calling process may get them */
 };
 

@@ -232,7 +232,7 @@ static __noinline int is_in_trace(struct task_struct *main)
 	return found;
 }
 
-/* As set_now, for this process. */
+/* The work of set_now, which holds a reference to `main`. */
 static __always_inline int set_all(struct mac_scratch *now, struct usher_mac_process *leader,
 				   struct task_struct *main)
 {

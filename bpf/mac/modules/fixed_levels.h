@@ -32,8 +32,8 @@ MAC_CHECK(file_permission)
 	return may(subject_label, object_label, usual, ways_of(request->access));
 }
 
-/* Decides about every access that the mapping may permit later: the check of mprotect(2) has no
- * label. */
+/* Decides about every access that the mapping may permit later: the check of mprotect(2) does not
+ * get the file's label. */
 MAC_CHECK(mmap_file)
 {
 	__u32 ways = 0;

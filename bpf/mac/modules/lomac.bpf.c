@@ -94,8 +94,8 @@ MAC_DEMOTING(file_permission)
 	return take_in(subject_label, object_label, usual, ways, element);
 }
 
-/* Decides about every access that the mapping may permit later: the check of mprotect(2) has no
- * label. */
+/* Decides about every access that the mapping may permit later: the check of mprotect(2) does not
+ * get the file's label. */
 MAC_DEMOTING(mmap_file)
 {
 	__u32 ways = 0;

@@ -129,8 +129,8 @@ MAC_CHECK(file_permission)
 	return ask(now, domain, type, class, wanted, -EACCES);
 }
 
-/* Decides about every access that the mapping may permit later: the check of mprotect(2) has no
- * label. */
+/* Decides about every access that the mapping may permit later: the check of mprotect(2) does not
+ * get the file's label. */
 MAC_CHECK(mmap_file)
 {
 	__u32 wanted = 0;

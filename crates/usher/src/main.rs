@@ -1,7 +1,7 @@
 //! Usher's command line.
 //!
-//! Room: files of the administrator, as the caller; daemons only by their control sockets; no BPF. `usher setup`
-//! runs other programs, ssh among them.
+//! Room: with the caller's rights, the administrator's files; daemons only by their control sockets; no BPF.
+//! `usher setup` runs other programs, ssh among them.
 #![forbid(unsafe_code)]
 
 mod accounts;

@@ -1,4 +1,4 @@
-//! Copies of hosts' configurations, which others may have filled.
+//! Copies of hosts' configurations: others may have written them.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -92,7 +92,7 @@ pub trait Attempt<T> {
     /// Adds the attempted operation.
     ///
     /// # Errors
-    /// The same error, with its place.
+    /// The same error, with the operation.
     fn attempt(self, what: impl Into<String>) -> Result<T, StartError>;
 }
 

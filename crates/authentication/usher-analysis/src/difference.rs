@@ -23,12 +23,12 @@ pub struct Change {
     pub server: HostName,
     /// The sides whose policies are known afterwards or, if nothing is left, were known before.
     pub known: Known,
-    /// Users who may now and might not before.
+    /// Users who now have access and had none before.
     pub gain: Vec<UserName>,
-    /// Users who might before and may not now.
+    /// Users who had access before and now have none.
     pub lose: Vec<UserName>,
-    /// The changes for users who may now, or might before, only with a certificate; one for each principal
-    /// that certificates name.
+    /// The changes for users who need a certificate now, or needed one before; one for each principal that
+    /// certificates name.
     pub certificates: Vec<CertificateChange>,
     /// The former and the present way of making and serving connections, for users who had and have
     /// access. Absent if both are the same, or if there are no such users.
@@ -40,13 +40,13 @@ pub struct Change {
 pub struct CertificateChange {
     /// The principal that the certificate names.
     pub principal: Principal,
-    /// Users who may now only with it. Before, they might not, or needed no certificate.
+    /// Users who now have access only with it. Before, they had none, or needed no certificate.
     pub gain: Vec<UserName>,
-    /// Whether all users may now with it, even those whom no policy names, and not all might before.
+    /// Whether it now gives access to all users, even to those whom no policy names, and did not before.
     pub anybody_gains: bool,
-    /// Users who might before only with it, and may now neither with it nor without a certificate.
+    /// Users who had access only with it, and now have none, with it or without a certificate.
     pub lose: Vec<UserName>,
-    /// Whether all users might before with it, even those whom no policy names, and not all may now.
+    /// Whether it gave access to all users, even to those whom no policy names, and now does not.
     pub anybody_loses: bool,
 }
 

@@ -131,11 +131,11 @@ pub struct Host {
     /// two, and either is accepted. Two hosts authenticate each other by one algorithm, Ed25519 if both have
     /// it; without one in common they have no IPsec.
     pub ike_keys: Vec<IkePublicKey>,
-    /// Whether it is held to a class that is `optional` once it has had SAs of it: then it is not served in
-    /// the clear again.
+    /// Whether, once the host has had SAs of an `optional` class, traffic of that class with it never again
+    /// passes in the clear.
     pub is_held: bool,
-    /// The only class of SAs with it, in the standard profile, if these have no security label: for hosts without
-    /// Usher that know no labels. None: SAs have the label of their class, and there may be some of each.
+    /// For a host without Usher that knows no security labels: the only class of SAs with it, in the standard
+    /// profile. None: SAs have the label of their class, so there may be SAs of each class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unlabelled: Option<Kind>,
     /// TCP port of the host's control channel.

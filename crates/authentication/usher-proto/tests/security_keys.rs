@@ -18,7 +18,7 @@ const KINDS: [&str; 2] = ["ed25519-sk", "ecdsa-sk"];
 struct SecurityKey(TempDir);
 
 impl SecurityKey {
-    /// With a key pair `key`, `key.pub` of this kind.
+    /// Makes a key pair of this kind, `key` and `key.pub`.
     fn new(kind: &str, options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let source = concat!(
@@ -101,7 +101,7 @@ impl SecurityKey {
         PublicKey::from_openssh(&line).unwrap()
     }
 
-    /// `ssh-keygen -Y verify` of what we write of it.
+    /// Whether `ssh-keygen -Y verify` accepts the signature.
     fn ssh_keygen_verifies(&self, signed: &Authenticator) -> bool {
         let public = fs::read_to_string(self.path().join("key.pub")).unwrap();
         self.ssh_keygen_verifies_by(signed, &format!("alice {public}"))
@@ -199,7 +199,7 @@ fn what_a_security_key_signs_untouched_is_refused() {
         let mut signed = key.sign();
         assert_eq!(trailer(&signed).0, 0, "{kind}");
         assert_eq!(signed.verify_signature(), Err(Refusal::UserNotPresent));
-        // It is a signature of that key all the same, and no flag can be put into it.
+        // The signature itself is valid, and covers the flags: none can be added.
         assert!(key.ssh_keygen_verifies(&signed), "{kind}");
         let flags = signed.signature.len() - 5;
         signed.signature[flags] |= 1;
@@ -233,7 +233,7 @@ fn a_security_keys_application_is_kept_as_it_is() {
         let signed = key.sign();
         let signer = signed.verify_signature().unwrap();
         assert_eq!(signer.key.key_data(), key.public_key().key_data());
-        // The application is in the public key, which is part of what a user is known by.
+        // The application is a part of the public key, by which a user is known.
         let mut other = signed.clone();
         let place = other
             .signature
@@ -258,7 +258,7 @@ fn the_file_of_a_security_key_signs_nothing_by_itself() {
     }
 }
 
-/// Writes what the corpus has of security keys. Not a test of anything.
+/// Writes the corpus's signatures by security keys. It tests nothing.
 #[test]
 #[ignore = "writes fuzz/corpus"]
 fn write_the_corpus() {

@@ -119,7 +119,7 @@ pub fn is_prepared() -> bool {
 /// This host's public key.
 ///
 /// # Errors
-/// When it cannot be read, or is none.
+/// When its file cannot be read, or has no valid key.
 pub fn host_key() -> Result<HostPublicKey, Failure> {
     let path = Path::new(paths::HOST_PUBLIC_KEY);
     let text = std::fs::read_to_string(path).at(path)?;

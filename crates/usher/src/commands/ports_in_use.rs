@@ -1,6 +1,6 @@
 //! Servers that listen at a port which the policy gives to a service. The keeper's programs then answer at
-//! that port, and such a server gets no further connection. By `/proc`; only root sees other users'
-//! processes there.
+//! that port, and such a server gets no further connection. Reads `/proc`, where only root sees other users'
+//! processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -54,7 +54,7 @@ pub fn warnings(policy: &Policy) -> Vec<Warning> {
 }
 
 /// Refuses to take a port by which the administrator's session is connected, or at which an SSH server
-/// listens: after a mistake nobody could log in to undo it. A port that the policy in force has already
+/// listens: after a mistake no one could log in to undo it. A port that the policy in force has already
 /// taken is not taken again.
 ///
 /// # Errors
@@ -133,8 +133,8 @@ fn servers(policy: &Policy) -> Vec<(&Service, Server)> {
     found.collect()
 }
 
-/// Whether a listener holds the port for a service with `account`. It belongs to that account; or it belongs
-/// to root, and a process of the account has it, or the service manager, which passes it on.
+/// Whether a listener holds the port for a service with `account`: it belongs to that account; or it belongs
+/// to root, and is held by a process of the account, or by the service manager, which passes it on.
 fn is_placeholder(service: &Service, socket: &Socket, holders: &[Holder]) -> bool {
     let ServedBy::Account(account) = &service.served_by else {
         return false;

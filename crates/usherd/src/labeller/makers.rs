@@ -50,8 +50,8 @@ pub(super) fn shared(te: &TypeEnforcement) -> Option<Shared> {
     Some(Shared { made, moved })
 }
 
-/// Whether a file has no type, or that of its directory, and no domain can have brought it to its path: none
-/// makes names in directories of that type or writes files of it, and none moves a directory on the way.
+/// Whether no domain can have brought a file to its path: the file has no type, or its directory's, and no
+/// domain makes names in directories of that type, writes files of it, or moves a directory on the way.
 pub(super) fn is_no_domains(
     shared: Option<&Shared>,
     tree: &Tree,
@@ -104,9 +104,8 @@ pub(super) fn is_secret(
     Ok(is_one && directory.is_some_and(dominates))
 }
 
-/// Whether, by the level of its directory, the maker of a file had what this level says of the file: at least
-/// its trust, or for `low` of `mls`, no secret. The root of a file system, which the policy names, has no
-/// maker.
+/// Whether, by its directory's level, a file's maker was at least as trustworthy as this level, or for `low`
+/// of `mls`, knew no secret. The root of a file system, which the policy names, has no maker.
 pub(super) fn is_makers(
     directory: Option<&OwnedFd>,
     module: &str,

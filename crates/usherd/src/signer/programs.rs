@@ -161,7 +161,7 @@ impl ListedPrograms {
         }
     }
 
-    /// The same, by what is known already.
+    /// The same, without looking paths up.
     pub fn permits(&self, programs: &Programs, program: Option<ProgramId>) -> bool {
         let Some(list) = programs.listed() else {
             return true;

@@ -61,9 +61,9 @@ pub struct StandingOrder {
     accounts: u64,
     /// Children that have not executed their program.
     pub coming: Vec<u32>,
-    /// The number of those that have not accepted a connection.
+    /// The number of children that have not accepted a connection.
     unaccepted: usize,
-    /// Known waiting connections without a child: at least one if there is any.
+    /// The known waiting connections without a child: not 0 if there is one.
     unmet: usize,
     /// The number of living children.
     alive: usize,

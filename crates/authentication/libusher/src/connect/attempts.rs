@@ -23,7 +23,7 @@ impl Tried {
         self.0.borrow().iter().any(|(tried, _)| *tried == server)
     }
 
-    /// Notes the address if this error means that there is no way to it. Returns whether it does.
+    /// If this error means that the address is unreachable, notes it and returns true.
     pub(super) fn note(&self, server: SocketAddr, error: &io::Error) -> bool {
         let no_way = no_way(error);
         self.0

@@ -240,8 +240,8 @@ pub enum Event {
     /// A worker exists. It has executed its program, or it is the user and has accepted a connection from
     /// this client's endpoint.
     Begun(Option<SocketAddr>),
-    /// See [`super::Progress::Stillborn`]: workers of this order enter their cgroup themselves from
-    /// now on.
+    /// A child was killed before it had done anything: later workers of this order enter their cgroup
+    /// themselves ([`super::Entry`]).
     Stillborn,
     /// The worker has ended. This is the last report about it.
     Ended(Ended),

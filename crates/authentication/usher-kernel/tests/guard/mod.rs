@@ -29,8 +29,8 @@ pub fn bpf(command: i64, first: u32) -> io::Result<(i64, u32)> {
     call(libc::SYS_bpf, &[command, address, 16]).map(|result| (result, attributes[1]))
 }
 
-/// The numbers of the host's objects of which this process gets a descriptor, and of which it is
-/// refused one.
+/// Counts the host's objects of which this process gets a descriptor, and those that it is
+/// refused.
 pub fn reach(next: i64, by_id: i64) -> (usize, usize) {
     let (mut reached, mut refused) = (0, 0);
     let mut id = 0;

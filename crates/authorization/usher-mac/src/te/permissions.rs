@@ -11,7 +11,7 @@ use crate::shared::{
     MAC_TE_SIGNAL, MAC_TE_SOCKET, MAC_TE_TRANSITION, MAC_TE_UNLINK, MAC_TE_WRITE,
 };
 
-// The first class, the last one of files, and the last one.
+// `Class` has the numbers of bpf/: the first one, the last one of files and the last one.
 const _: () = assert!(Class::File as u32 == MAC_TE_FILE);
 const _: () = assert!(Class::Socket as u32 == MAC_TE_SOCKET);
 const _: () = assert!(Class::Capability as u32 == MAC_TE_CAPABILITY);

@@ -63,7 +63,7 @@ fn asked(
     (answers.collect(), Denials::of_bytes(settings).unwrap())
 }
 
-/// The denials that the module has noted, in the model's form: without capabilities that have no name.
+/// The denials that the module has noted, in the model's form, which leaves unnamed capabilities out.
 fn noted(denials: &Denials) -> Noted {
     let denials = denials.denials.iter();
     denials

@@ -1,7 +1,7 @@
 //! The journal's native protocol: a message is one datagram with a line for each field ("Native Journal
 //! Protocol" of systemd's documentation). The kernel tells the journal which process has sent it.
 //!
-//! No one waits for the journal, and nothing is kept for it: a message that it does not take at once goes to
+//! Sending never waits, and nothing is queued: a message that the journal does not take at once goes to
 //! standard error, as one line.
 
 use std::fmt;

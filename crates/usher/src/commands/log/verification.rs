@@ -127,13 +127,13 @@ pub fn verify(output: &Output, verification: &Verification) -> Result<(), Failur
     //   kept: How many records the checkpoint of `--checkpoint` covers, or null.
     //   tail: The bytes behind the last record of the checkpoint: an append under way, or one that was cut short.
     //   signers_checked: True if `--signers` was given.
-    //   key_checked: True if `--key` was given. Else the log's key was read beside the log.
+    //   key_checked: True if `--key` was given. False: the key is the one stored with the log.
     //   unmatched_ends: The ends of sessions for which the log has no authentication.
     let view = json!({
         "origin": origin, "records": records, "ends": ends, "key": key, "key_changes": changes,
         "root": root, "kept": report.kept,
         "tail": report.tail, "signers_checked": signers_checked,
-        // Else the log's key was read beside the log.
+        // False: the key is the one stored with the log.
         "key_checked": key_checked, "unmatched_ends": unmatched,
     });
     output.print(&view, || {

@@ -140,7 +140,7 @@ impl Facts {
                     .into(),
             );
         }
-        // Of the time that it took, half is before the answer.
+        // The other clock counts as read halfway through the call.
         let ahead = facts.time - (before + now()) / 2.0;
         Ok(Self {
             key,
@@ -202,7 +202,7 @@ fn now() -> f64 {
     since.map_or(0.0, |time| time.as_secs_f64())
 }
 
-/// The line of a public host key, written anew from what it says.
+/// Parses the line of a public host key, and writes it anew.
 fn canonical(line: &str) -> Result<String, String> {
     let key = HostPublicKey::from_openssh(line).map_err(|error| error.to_string())?;
     let name = line.splitn(3, ' ').nth(2).unwrap_or_default();

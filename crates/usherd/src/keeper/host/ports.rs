@@ -25,9 +25,9 @@ pub struct ServicePorts {
 struct State {
     /// The generation of the configuration in force.
     generation: u64,
-    /// Whether its accounts are being looked up, or the look-up was abandoned.
+    /// Whether that configuration's accounts are being looked up, or the look-up was abandoned.
     pending: bool,
-    /// Whether the name service has not answered about an account, whose former user id counts on.
+    /// Whether the name service left an account unanswered, which then keeps its former user id.
     is_unanswered: bool,
     /// The accounts, by the last look-up.
     found: Found,
@@ -73,7 +73,7 @@ impl ServicePorts {
         self.reserved.reserve(state.ports(policy));
     }
 
-    /// Notes the result of one look-up before the others have theirs. Returns whether it is for the
+    /// Notes the result of one look-up while others are under way. Returns whether it is for the
     /// configuration in force.
     pub fn note(&self, generation: u64, account: &UserName, uid: Result<u32, Refusal>) -> bool {
         let mut state = self.state.lock();
@@ -84,8 +84,8 @@ impl ServicePorts {
         is_present
     }
 
-    /// The same with the results of the look-ups. The port of a missing account is for root only. Changes
-    /// nothing if another configuration has come in force meanwhile: its accounts are looked up too.
+    /// Reserves the ports by the results of all look-ups. The port of a missing account is for root only.
+    /// Changes nothing if another configuration has come in force, whose accounts are looked up too.
     pub fn complete(&self, generation: u64, policy: &Policy, found: Found) {
         let mut state = self.state.lock();
         if state.take(generation, found) {
@@ -124,7 +124,7 @@ impl ServicePorts {
 }
 
 impl State {
-    /// Whether the results are for the configuration in force.
+    /// Takes the results, and returns true, if they are for the configuration in force.
     fn take(&mut self, generation: u64, found: Found) -> bool {
         if generation != self.generation {
             return false;

@@ -64,7 +64,7 @@ impl Queue {
         let _ = tokio::time::timeout(Duration::from_secs(1), self.ended.notified()).await;
     }
 
-    /// Whether a process is in the user's group. Its number may have passed to another process.
+    /// Whether a process with this id is in the user's group. The id may have been reused.
     fn holds(&self, pid: u32) -> bool {
         self.group.pids().is_ok_and(|pids| pids.contains(&pid))
     }
@@ -181,7 +181,7 @@ impl Queue {
     }
 }
 
-/// How a program has failed, as far as its end says; none: it has not.
+/// How a program has failed, by its status or signal; none: it has not.
 pub(super) fn failure(end: Ended) -> Option<ProgramEnd> {
     ProgramEnd::failure(end.code, end.signal)
 }
@@ -233,7 +233,7 @@ pub(super) fn processes(group: &Group) -> (Vec<Process>, Option<io::Error>) {
             .unwrap_or_default()
     };
     let found = listed();
-    // A number that passed to another process before it was opened is no longer in the group.
+    // A pid that another process got before it was opened is no longer in the group.
     let opened: Vec<_> = found
         .into_iter()
         .map(|pid| (pid, Process::open(pid.cast_signed())))
