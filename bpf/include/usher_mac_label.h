@@ -165,8 +165,8 @@ struct usher_mac_labelled {
 /* Why something was refused. */
 enum usher_mac_reason {
 	USHER_MAC_BY_MODULE = 0, /* the module refuses it; or nothing was refused */
-	/* The module permits it if the process gets another element, and it cannot get that: */
-	USHER_MAC_IS_TRACED = 1, /* another one traces it, or answers its calls; or it traces one */
+	/* The module demands another element of the process, which the process cannot get: */
+	USHER_MAC_IS_TRACED = 1, /* a process traces it or answers its calls, or it traces one */
 	USHER_MAC_SHARES_MEMORY = 2, /* it has memory that it shares, and can write, or may hold an
 				      * io_uring that another process has, too */
 	USHER_MAC_IS_OLDER = 3, /* its program began before the module came into force */

@@ -138,7 +138,7 @@ struct options {
 	__u8 bytes[OPTIONS_SIZE];
 };
 
-/* One TCP option; for bpf_loop, because the verifier would go through all their sequences. */
+/* One TCP option, for bpf_loop: a plain loop has too many paths for the verifier. */
 static long next_option(__u32 index, struct options *options)
 {
 	__u32 offset = options->offset;

@@ -11,7 +11,7 @@ const SONAME: &str = concat!("libusher.so.", env!("CARGO_PKG_VERSION_MAJOR"));
 fn main() -> io::Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{SONAME}");
-    // So that programs linked with the library where it was built run with it there, too.
+    // Programs linked with the library in its build folder look there for this name.
     let out = std::env::var_os("OUT_DIR").map(PathBuf::from);
     // PROFILE/build/libusher-HASH/out
     let built = out.as_deref().and_then(|out| out.ancestors().nth(3));

@@ -90,7 +90,7 @@ pub fn look() -> Found {
             Err(reason) => found.unseen.push(format!("{} ({reason})", words.join(" "))),
         }
     }
-    // charon's own sockets; the marks of its connections are in the list of SAs.
+    // Marks of charon's own sockets; the list of SAs has those of connections.
     for path in [
         "/etc/strongswan.conf",
         "/etc/strongswan.d/charon/kernel-netlink.conf",

@@ -23,7 +23,7 @@ pub enum XclientError {
          smtpd_tls_security_level must not be `encrypt`"
     )]
     Refused { reply: String },
-    #[error("the server's reply is none of SMTP, or has more than {REPLY} bytes")]
+    #[error("the server's reply is not SMTP, or has more than {REPLY} bytes")]
     NoReply,
     #[error("the server has not answered within {} seconds", PATIENCE.as_secs())]
     Late,

@@ -196,8 +196,8 @@ pub enum Damage {
     VerifierKey(PathBuf, CheckpointError),
     /// The log's key is not the kept one, and no changes lead from one to the other.
     #[error(
-        "{place}: the log's key is {found}, and the kept one {kept}: the log has no change of its key \
-         that leads from this one to that one, so log and key are not those that you know"
+        "{place}: the log's key is {found}, the kept one {kept}, and no change of key in the log leads \
+         from the kept one to the log's: this is not the log whose key you kept"
     )]
     OtherKey {
         /// The log's public key file.

@@ -85,8 +85,8 @@ impl Needs {
 }
 
 impl Policy {
-    /// The policy as it is at a time, in seconds since 1970: the guests whose time is over are users
-    /// no more ([`Users::former`]). Sets that are shared stay shared.
+    /// The policy as it is at a time, in seconds since 1970: guests whose time is over are no longer
+    /// users ([`Users::former`]). Shared `Arc`s of users stay shared.
     pub fn at(&self, now: u64) -> Self {
         let mut policy = self.clone();
         for users in policy.users.values_mut() {

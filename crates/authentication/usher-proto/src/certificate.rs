@@ -222,13 +222,13 @@ pub enum Excess {
     /// The number of principals.
     #[error(
         "the certificate has {0} principals, at most {MAX_PRINCIPALS} are possible: get one with \
-         those only that policies name (ssh-keygen -n)"
+         only those that policies name (ssh-keygen -n)"
     )]
     Principals(usize),
     /// The principals, commas between them.
     #[error(
-        "the certificate's {count} principals have {bytes} bytes with commas between them, at most \
-         {MAX_PRINCIPALS_SIZE} are possible: get one with those only that policies name \
+        "the certificate's {count} principals have {bytes} bytes, commas included, and at most \
+         {MAX_PRINCIPALS_SIZE} are possible: get one with only those that policies name \
          (ssh-keygen -n)"
     )]
     PrincipalsSize {

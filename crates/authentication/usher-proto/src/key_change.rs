@@ -5,7 +5,7 @@ use ssh_key::public::{Ed25519PublicKey, KeyData};
 use usher_base::DecodeError;
 use usher_base::codec::{Text, decode_signed, encode_signed, fields, plain_bytes};
 
-/// The SSHSIG namespace of changes. So a signature under the end of a session changes no key.
+/// The SSHSIG namespace of changes: the signature under a session's end changes no key.
 pub const KEY_CHANGE_NAMESPACE: &str = "log-key-change@usher";
 
 /// Longest encoded change in bytes.

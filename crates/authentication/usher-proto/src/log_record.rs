@@ -48,7 +48,7 @@ pub enum RecordError {
     OtherLog,
     /// A change of key is not signed by both keys, names one key twice, or was made for another place or
     /// another history, or by another key than the log's.
-    #[error("not a change of the log's key at this place, signed by both keys")]
+    #[error("a change of key for another place, or not signed by both keys")]
     UnsignedChange,
 }
 

@@ -67,9 +67,9 @@ pub enum KernelError {
     OtherNamespace(PathBuf),
     /// The guard keeps this process from the pins.
     #[error(
-        "the guard keeps this process from {0}: only the daemon that owns it may open it; start that \
-         daemon from its path, in its mount namespace, and by the service manager if the first one \
-         was, or reboot"
+        "the guard keeps this process from {0}: only its daemon may open it; start that daemon from \
+         its path, in its mount namespace, and by the service manager if that started the first one; \
+         or reboot"
     )]
     Guarded(PathBuf),
     /// Another process works on these pins.

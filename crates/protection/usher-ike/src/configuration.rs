@@ -176,7 +176,7 @@ fn child(wanted: &PeerClass) -> Section {
         .value("start_action", "none")
         .value("reqid", wanted.reqid.to_string())
         .value("set_mark_in", format!("{value:#x}/{mask:#x}"))
-        // Whatever the administrator's strongswan.conf has for other connections.
+        // Overrides charon.replay_window of the administrator's strongswan.conf.
         .value("replay_window", REPLAY_WINDOW)
         .value("rekey_packets", REKEY_PACKETS)
         // The program at egress compares the class of what leaves.

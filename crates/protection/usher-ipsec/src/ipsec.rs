@@ -36,9 +36,8 @@ pub struct Applied {
     pub missing: Vec<ProgramName>,
     /// Files that do not count, although a program's name leads to them.
     pub refused: Vec<Refused>,
-    /// Files of programs that this process cannot read, so that it does not know whether they are
-    /// scripts. They count, but a block that names a script governs nothing. Empty where the kernel
-    /// tells scripts apart.
+    /// Files of programs that count although this process cannot read them. If one is a script, its
+    /// block governs nothing. Empty where the kernel tells scripts apart.
     pub unread: Vec<PathBuf>,
     /// The number of entries of the SPD that were added, replaced or removed.
     pub spd_changes: usize,

@@ -1,5 +1,5 @@
-//! `usher user remove`: removes a user, or keys of a user. In force at once and for that user only, as
-//! all of `usher user`: mistakes in a policy or in another user's list do not prevent it.
+//! `usher user remove`: removes a user, or keys of a user, at once. Like all of `usher user` it concerns
+//! that user only: mistakes in a policy or in another user's list do not prevent it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -333,7 +333,7 @@ mod tests {
         let (mut replaced, _) = former.accept().await.unwrap();
         forward("moved", next.local_addr().unwrap());
         let (present, _) = next.accept().await.unwrap();
-        // The replaced channel starts no handshake later: the host would take it for the newest channel.
+        // The replaced channel has ended: its handshake would make it the newest one for the host.
         replaced.read_to_end(&mut Vec::new()).await.unwrap();
         // A channel that breaks is reported, once.
         drop(present);

@@ -180,7 +180,7 @@ pub enum MacError {
         error: io::Error,
     },
     /// A rule is about a file system that is not mounted now.
-    #[error("{0}; the rule waits, and is about no file until a file system is mounted there")]
+    #[error("{0}; the rule waits, and covers no file until a file system is mounted there")]
     Waits(Box<MacError>),
     /// A rule is about a file system that is not mounted at its path any more, and lives on.
     #[error(
@@ -190,9 +190,9 @@ pub enum MacError {
     Stays(Box<MacError>),
     /// It is not known which file systems live on after they have been unmounted.
     #[error(
-        "cannot follow the file systems of the policy: {0}; until it can be, a rule of `filesys` and labels of files end \
-         when a file system is unmounted at its path, also where it is still in use elsewhere. This is tried again every \
-         5 seconds; if it stays, restart usher-labeller"
+        "cannot follow the file systems of the policy: {0}; meanwhile, `filesys` rules and labels of files end when their \
+         file system is unmounted at its path, even if it is in use elsewhere. The labeller tries again every 5 seconds; \
+         if this stays, restart usher-labeller"
     )]
     NotFollowed(usher_mac::Error),
     /// The specification of the policy is not used.

@@ -74,7 +74,7 @@ pub fn run() -> Result<(), StartError> {
     let start = Start::<roles::Labeller>::begin()?;
     let configuration = Configuration::load()?;
     privileges::raise_descriptor_limit()?;
-    // Only now: this refuses to run beside a living labeller.
+    // This refuses to run beside a living labeller.
     let control = start.control()?;
     privileges::keep_only(roles::Labeller::ROLE.capabilities)?;
     privileges::no_new_privileges()?;

@@ -219,8 +219,8 @@ impl Force {
                     state.negotiated.note_present(&receivers, &hosts, &optional);
                 }
                 Err(error) => {
-                    tracing::error!(%error, "cannot list SAs: peers that have some are held \
-                            once they have new ones");
+                    tracing::error!(%error, "cannot list SAs: peers with SAs are held only \
+                            once they get new ones");
                 }
             }
             let held = state.negotiated.held(&hosts, &optional);
@@ -427,7 +427,7 @@ impl Force {
         Ok(())
     }
 
-    /// Attaches the programs that keep plaintext of services back again, where somebody has detached them.
+    /// Puts back the programs that drop plaintext of services, where somebody has detached them.
     pub(super) fn mend_services(&self) -> Result<(), IpsecError> {
         let mut state = self.state.lock();
         let Some(ipsec) = &state.ipsec else {
@@ -436,8 +436,7 @@ impl Force {
         if ipsec.mend_services()? {
             tracing::warn!(
                 name: events::TAMPERED,
-                "somebody has detached the programs that keep plaintext of services back; they are put \
-                 back"
+                "somebody has detached the programs that drop plaintext of services; they are put back"
             );
             state.guard();
         }

@@ -86,7 +86,7 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<
     let configuration = Configuration::load()?;
     let cgroup = cgroup.map_or_else(usher_kernel::cgroup::mount, Ok)?;
     privileges::raise_descriptor_limit()?;
-    // Only now: this refuses to run beside a living protector.
+    // This refuses to run beside a living protector.
     let control = start.control()?;
     privileges::keep_only(roles::Protector::ROLE.capabilities)?;
     privileges::no_new_privileges()?;
@@ -222,7 +222,7 @@ async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
             force.follow_programs(),
         );
         report(
-            "cannot put the programs back that keep plaintext of services back: it may pass",
+            "cannot put back the programs that drop plaintext of services: it may pass",
             force.mend_services(),
         );
         force.follow_addresses();

@@ -158,7 +158,7 @@ pub async fn clear_up(signer: Arc<Signer>) {
     }
     tracing::info!(
         gates = left.len(),
-        "connections stand announced since before this signer"
+        "withdrawing the announcements of an earlier signer"
     );
     let begun = Instant::now();
     let mut hosts: std::collections::HashMap<HostName, (Host, Vec<LeftGate>)> =

@@ -105,8 +105,8 @@ impl Relay {
         // The courier opens a channel by a present key for it, and ends the one by the former key.
         for host in former {
             if let Err(refusal) = self.send(host, ROOT, ClientBody::Ping) {
-                tracing::warn!(host = %host.name, %refusal, "cannot replace the channel by a key that the \
-                    policy no longer has; the next request does");
+                tracing::warn!(host = %host.name, %refusal, "cannot replace a channel whose key the policy \
+                    no longer has; the next request does");
             }
         }
     }

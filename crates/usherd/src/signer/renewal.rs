@@ -44,7 +44,7 @@ fn renew(signer: &Arc<Signer>, pair: Pair, permit: TokenPermit) {
         if let Err(refusal) = try_to_renew(&signer, &pair, permit).await {
             tracing::info!(user = %pair.key.user, host = %pair.key.host,
                 service = %pair.key.service, reason = refusal.name(),
-                "a session is not renewed for its tokens: {refusal}");
+                "cannot renew a session for new tokens: {refusal}");
         }
     });
 }

@@ -121,8 +121,8 @@ impl Tickets {
             Ok(kernel) => warn_of_lacks(kernel),
             Err(error) => {
                 tracing::warn!(%error, "cannot use tokens: every connection is announced \
-                to its server, and when usherd signer dies, a local user may for moments be taken \
-                for the announcer")
+                to its server, and if usherd signer dies, a local user may briefly pass for the \
+                announcer")
             }
         }
         Self {
@@ -328,8 +328,8 @@ impl Tickets {
 /// Logs the features that the programs lack.
 fn warn_of_lacks(kernel: &ticket::Tickets) {
     if let Err(error) = kernel.holding().gates().lasting() {
-        tracing::warn!(%error, "cannot pin gates: when usherd signer dies, a local user may for \
-            moments be taken for the announcer of a connection");
+        tracing::warn!(%error, "cannot pin gates: if usherd signer dies, a local user may briefly \
+            pass for the announcer of a connection");
     }
     if let Err(error) = kernel.holding().sender() {
         tracing::warn!(%error, "cannot send held SYNs: held connections begin a second late; start \

@@ -130,7 +130,7 @@ fn a_log_changes_its_key_and_what_the_former_one_has_signed_counts() -> Result {
     verify_by(&mail, "/root/now", kept)?;
     host.write("/root/third", THIRD_KEY)?;
     let said = log_refuses(&mail, &["verify", "--key", "/root/third"])?;
-    assert!(said.contains("are not those that you know"), "{said}");
+    assert!(said.contains("not the log whose key you kept"), "{said}");
     // The ends of both, and the change, by ssh-keygen with the key of their time.
     for (record, key, namespace) in [
         (

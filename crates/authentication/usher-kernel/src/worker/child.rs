@@ -133,8 +133,7 @@ impl Child<'_> {
                 return (Stage::Check, libc::EPERM);
             }
             libc::umask(libc::mode_t::from(command.umask));
-            // Without it, set-user-ID and set-group-ID bits take effect; Landlock is then
-            // unavailable.
+            // Without no_new_privs, set-ID bits take effect, and Landlock is unavailable.
             if !command.setuid && libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
                 return (Stage::NoNewPrivileges, errno());
             }

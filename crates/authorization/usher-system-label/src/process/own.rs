@@ -39,12 +39,12 @@ pub fn set_at_exec(elements: Option<&Label>) -> Result<(), ProcessLabelError> {
     }
 }
 
-/// Whether a module in force labels processes, so that [`set_own`] asks modules. Also takes back a request of
+/// Whether a module in force labels processes; [`set_own`] then asks modules. Also takes back a request of
 /// [`set_at_exec`].
 ///
 /// # Errors
 ///
-/// The kernel does not say.
+/// Any but `NotSupported`.
 pub fn labels_processes() -> Result<bool, ProcessLabelError> {
     match set_at_exec(None) {
         Ok(()) => Ok(true),

@@ -11,8 +11,8 @@ use usher_protection::{
 
 use crate::{policy, read, samples, text};
 
-/// Returns whether a block would protect traffic with these ports (local, remote) by such an item if
-/// none of its statements came before another one.
+/// Returns whether any protected network of a block has this peer, and an item that meets `of` and
+/// these ports (local, remote).
 fn could(
     block: &Application,
     peer: IpAddr,

@@ -61,7 +61,7 @@ impl ConnectConfinement {
         if let Some(programs) = &self.0
             && let Err(error) = programs.forget(removed)
         {
-            tracing::error!(%error, "cannot take a cgroup that is gone out of the table of \
+            tracing::error!(%error, "cannot take a deleted cgroup out of the table of \
                 governed groups: it stays there until the keeper starts again");
         }
     }

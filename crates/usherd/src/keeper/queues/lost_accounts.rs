@@ -115,7 +115,7 @@ impl Queues {
 
     async fn report_account(&self, (name, uid): &Known, refusal: Refusal) {
         tracing::warn!(name: events::ACCOUNT_GONE, user = %name, uid, reason = refusal.name(),
-            "the account of a user is gone, or is another by now: the sessions end");
+            "the user's account is gone, or no longer the same: the sessions end");
         let users = self.users().into_iter();
         let of_it = users.filter(|(_, account)| (&account.name, &account.uid) == (name, uid));
         let mut keys: Vec<Key> = of_it.map(|(key, _)| key).collect();

@@ -83,7 +83,7 @@ impl Sessions {
         if let Some(reason) = self.host.admission.reads_at_interfaces() {
             tracing::info!(
                 %reason,
-                "tokens are read at interfaces: neither under IPsec nor in fragments"
+                "cannot read tokens under IPsec or in fragments, only at interfaces"
             );
         }
         self.table.close_stale_tokens();

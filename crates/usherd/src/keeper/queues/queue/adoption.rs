@@ -62,7 +62,7 @@ impl Queue {
         let left = tokio::task::spawn_blocking(move || guest.leave(back)).await;
         if !matches!(left, Ok(Ok(()))) {
             tracing::error!(?left, service = %self.service, user = %self.account.name,
-                "cannot move a process back that has not become its user");
+                "cannot expel a process that has not become its user");
         }
         self.nothing_starts();
     }

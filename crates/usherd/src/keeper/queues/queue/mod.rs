@@ -105,7 +105,7 @@ enum StartError {
     #[error(transparent)]
     Spawn(#[from] SpawnError),
     /// A process of the service reserved the user and did nothing.
-    #[error("a process of the service took the user and has not served it")]
+    #[error("a process of the service reserved the user and did nothing")]
     Lapsed,
     /// The PAM session that the policy demands could not be opened.
     #[error(transparent)]
