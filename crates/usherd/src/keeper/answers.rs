@@ -24,8 +24,8 @@ impl Answers<Prepare> for Keeper {
 impl Answers<Reload> for Keeper {
     async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
         let ended = self.reload()?;
-        // The configuration is in force. The rest must not delay a revocation; an account that is not
-        // fenced yet is fenced when one of its processes first asks.
+        // The sessions have ended already, because looking accounts up may take seconds. An account that is
+        // not fenced after that is fenced when one of its processes first asks.
         self.host.look_accounts_up_in_time().await;
         Ok(self.settled(ended).await)
     }
@@ -34,7 +34,7 @@ impl Answers<Reload> for Keeper {
 impl Answers<Disable> for Keeper {
     async fn answer(&self, Disable { user, given }: Disable) -> Result<ReloadedView, Failed> {
         let fresh = self.host.configuration.disable(user.clone(), given);
-        // Logged even if this daemon then fails, because root has asked for it.
+        // Logged before anything can fail, because root has asked for it.
         tracing::info!(name: events::USER_DISABLED, %user, "root has disabled a user");
         Ok(self.settled(self.put_in_force(fresh)?).await)
     }
@@ -125,7 +125,7 @@ impl Answers<WouldEnd> for Keeper {
 }
 
 impl Keeper {
-    /// The reasons that sessions cannot be opened.
+    /// The troubles of this host, most of which keep sessions from being opened.
     fn troubles(&self) -> Vec<String> {
         let mut troubles: Vec<String> = self.following.trouble().into_iter().collect();
         troubles.extend(self.host.configuration.trouble());

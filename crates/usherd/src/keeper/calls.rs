@@ -202,8 +202,8 @@ impl Calls {
         };
         self.permitted(&queue, reserver, &process, peer.uid)?;
         let offer = desk.claim(reservation).ok_or(Refusal::ReservationLapsed)?;
-        // Move it into the user's group first: anything that ends the user's processes then also ends
-        // this one, and its children, from the moment it becomes the user.
+        // Move the process into the user's group first: anything that ends the user's processes then also
+        // ends this one, and its children, from the moment it becomes the user.
         let guest = queue.admit(&process).await?;
         let settled = match self.host.fence.grant(&process.pidfd, &identity) {
             Ok(()) => self.settle(caller, &queue, &identity, &process).await,
@@ -235,7 +235,7 @@ impl Calls {
         };
         self.host.fence.withdraw(&process.pidfd);
         queue.expel(guest, is_the_service()).await;
-        // A change under way when the grant was withdrawn may have succeeded since.
+        // If the process was changing its user when the grant was withdrawn, it may have succeeded since.
         if !is_the_service() {
             tracing::warn!(
                 pid = process.pid,
@@ -268,7 +268,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Sends the process its identity, checks that it has taken it, and passes on the queue.
+    /// Sends the process its identity, checks that the process has taken it, and passes the queue on to it.
     async fn settle(
         &self,
         caller: &mut Caller,
@@ -319,13 +319,13 @@ impl Caller {
         self.local.send(&reply.encode(), &[]).await;
     }
 
-    /// The next request; none if the process has closed.
+    /// The next request; none if the process has closed the connection.
     async fn request(&mut self) -> Result<Option<CallRequest>, Refusal> {
         match self.local.receive(MAX_CALL_PACKET).await {
             Ok(bytes) if bytes.is_empty() => Ok(None),
             // No call carries descriptors, and they would stay open until the conversation ends.
             Ok(_) if !self.local.descriptors().is_empty() => Err(Refusal::Malformed),
-            // A child that inherited the connection must use one of its own.
+            // A child that inherited the connection must open another for itself.
             Ok(_) if self.local.sender != Some(self.local.peer.pid) => Err(Refusal::Malformed),
             Ok(bytes) => Ok(Some(CallRequest::decode(&bytes)?)),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Refusal::Oversized),

@@ -62,17 +62,17 @@ struct Keeper {
     sessions: Arc<Sessions>,
     calls: Arc<Calls>,
     following: Arc<Following>,
-    /// The generation that the keeper has taken by itself, and what that ended. The next request to take this
-    /// generation returns it.
+    /// The generation that the keeper last took up without a request, and the sessions that this ended. A
+    /// request to take up this generation returns them.
     taken: Mutex<(u64, Vec<EndingView>)>,
-    /// Sessions that the configuration in force forbids may live: ending them has not succeeded.
+    /// Whether sessions may live that the configuration in force forbids, because they could not be ended.
     is_unsettled: AtomicBool,
 }
 
 /// Runs the keeper until the process ends.
 ///
 /// # Errors
-/// When it cannot start. The pins of an earlier keeper stay in force.
+/// When the keeper cannot start. The pins of an earlier keeper stay in force.
 pub fn run(
     cgroup: Option<PathBuf>,
     users: Option<PathBuf>,
@@ -91,8 +91,8 @@ pub fn run(
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &layout.common, limits)?;
     let users = users.map_or_else(usher_kernel::cgroup::mount, Ok)?;
     let host = Host::open(&users, admission, configuration, ownership)?;
-    // Only now: the control socket refuses a second keeper, which would otherwise take the first one's
-    // sockets.
+    // Bind the control socket before the others: a second keeper fails here, and does not take the first
+    // one's sockets.
     let control = start.control()?;
     let [records, calls, handle] = start.sockets()?;
     let own_key = host_key.public();
@@ -104,7 +104,7 @@ pub fn run(
 
     let following = Arc::clone(&keeper.following);
     start::runtime_following(&following)?.block_on(async {
-        // Sessions can end from here on.
+        // Sessions can end below, and the log messages about that need their fields.
         messages::have_fields("usher-keeper");
         let configuration = keeper.host.configuration.get();
         keeper.queues.put_in_force(&configuration.checked);
@@ -157,7 +157,7 @@ async fn upkeep(keeper: &Arc<Keeper>) {
         keeper.sessions.look();
         keeper.host.mend_protection();
         if count.is_multiple_of(5) {
-            // One at a time, because the name service may be slow.
+            // One look-up at a time, because the name service may be slow.
             if keeper.host.is_incomplete()
                 && looking_up.as_ref().is_none_or(JoinHandle::is_finished)
             {
@@ -220,7 +220,7 @@ impl Keeper {
         Ok(restricted)
     }
 
-    /// Puts the applied configuration in force. Ends and returns what it no longer permits.
+    /// Puts the applied configuration in force. Ends and returns the sessions that it no longer permits.
     fn reload(&self) -> Result<Vec<EndingView>, StartError> {
         let ended = self.take_up(Configuration::load()?)?;
         let generation = self.host.configuration.get().generation();
@@ -243,8 +243,8 @@ impl Keeper {
         Ok(ended)
     }
 
-    /// Lifts the demands of services that a configuration does not have. If that fails, their ports keep
-    /// them until the next reload: they are reached over protected connections only.
+    /// Lifts the demands for protection of services that a configuration does not have. If that fails, these
+    /// demands stay until the next reload: unprotected packets do not reach those ports.
     fn retain_protection(&self, configuration: &Configuration) {
         let policy = &configuration.checked.policy;
         if let Err(error) = self.host.protected.retain(policy) {
@@ -252,12 +252,12 @@ impl Keeper {
         }
     }
 
-    /// Puts a configuration in force. Ends and returns what it no longer permits. Needs no disk.
+    /// Puts a configuration in force. Ends and returns the sessions that it no longer permits. Needs no disk.
     fn put_in_force(&self, fresh: Configuration) -> Result<Vec<EndingView>, KernelError> {
         let former = self.host.configuration.get();
         let generation = fresh.generation();
-        // Put it in force before checking the sessions: one that is opened meanwhile is checked
-        // against the new configuration.
+        // Put the configuration in force before checking the sessions: a session that is opened meanwhile is
+        // checked against the new configuration.
         self.is_unsettled.store(true, Ordering::SeqCst);
         let fresh = self.host.configuration.put(fresh);
         self.host.identities.forget();
@@ -271,16 +271,15 @@ impl Keeper {
         Ok(ended)
     }
 
-    /// Waits until nothing runs or is accepted any more that the configuration in force forbids. Returns
-    /// what is left.
+    /// Waits for the processes of removed queues to end, at most `queues::GONE`, and cuts the connections
+    /// that are left to be cut. Returns the processes that are left, in words.
     async fn settle(queues: &Queues, sessions: &Sessions) -> Vec<String> {
         let unfinished = queues.all_gone().await;
         sessions.connections.cut_left();
         unfinished
     }
 
-    /// The answer, once nothing runs or is accepted any more that the configuration in force
-    /// forbids.
+    /// The answer to a request that has changed the configuration, after [`Keeper::settle`].
     async fn settled(&self, ended: Vec<EndingView>) -> ReloadedView {
         let unfinished = Self::settle(&self.queues, &self.sessions).await;
         ReloadedView {

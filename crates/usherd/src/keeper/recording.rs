@@ -1,6 +1,5 @@
-//! Ensures that no session is without a record. Before a session is opened, the recorder keeps what
-//! the client has signed, if that matches the verifier's claim. It also keeps the end of each
-//! session.
+//! Has all sessions recorded. Before a session is opened, the recorder keeps the statement that the client
+//! has signed, if this matches the verifier's claim. The recorder also keeps the end of each session.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +34,7 @@ pub struct Recording {
     opening: Mutex<HashMap<SessionId, Permit>>,
 }
 
-/// The right to open a session of this host, which one caller has at a time, until it is dropped.
+/// The right to open one session, with the host that requested it. Ends when the caller drops it.
 pub type Permit = Arc<HostName>;
 
 impl Recording {
@@ -55,7 +54,7 @@ impl Recording {
     /// A permit to open a session of a host.
     ///
     /// # Errors
-    /// [`Refusal::Replayed`] when it is already being opened, [`Refusal::Overloaded`].
+    /// [`Refusal::Replayed`] when this session is already being opened, [`Refusal::Overloaded`].
     pub fn permit(&self, session: SessionId, host: &HostName) -> Result<Permit, Refusal> {
         let mut opening = self.opening.lock();
         opening.retain(|_, permit| Arc::strong_count(permit) > 1);
@@ -71,8 +70,8 @@ impl Recording {
         Ok(permit)
     }
 
-    /// Asks the recorder to keep a record, if the signed statement matches the verifier's claim.
-    /// Relies on the recorder, which has checked the signature.
+    /// Asks the recorder to keep a record. The recorder checks that the signed statement matches the
+    /// verifier's claim, and checks the signature; the keeper relies on both.
     ///
     /// # Errors
     /// The recorder's refusal, [`Refusal::RecorderUnavailable`], [`Refusal::Overloaded`].

@@ -49,9 +49,9 @@ impl Account {
     /// on the reactor's thread; see [`super::identities`].
     ///
     /// # Errors
-    /// [`Refusal::NoLocalAccount`], also when the name now has another number: the processes would not
-    /// belong to that one. [`Refusal::KeeperUnavailable`] when the name service cannot tell, and
-    /// [`Refusal::LoginLabelUnknown`], both of which are logged.
+    /// [`Refusal::NoLocalAccount`], also when the name now has another user id.
+    /// [`Refusal::KeeperUnavailable`] when the name service cannot tell, and [`Refusal::LoginLabelUnknown`],
+    /// both of which are logged.
     pub fn identity(&self) -> Result<Identity, Refusal> {
         let user = find(&self.name)?;
         if user.uid.as_raw() != self.uid {
@@ -119,7 +119,7 @@ impl Accounts {
         self.find(name, |_| true).await
     }
 
-    /// Whether an account is still what it was. None: that cannot be found out now.
+    /// The present state of an account; none if it cannot be found out now.
     pub async fn standing(&self, account: &Account) -> Option<Standing> {
         match self.by_name(&account.name).await {
             Ok(found) if found.uid == account.uid => Some(Standing::Stands),
@@ -150,9 +150,9 @@ impl Accounts {
     }
 }
 
-/// A failing name service does not mean that there is no such account. All its errors are failures: for a
-/// missing account the C library returns none, and ENOENT or ESRCH for a source that is away
-/// (glibc's nss/getXXbyYY_r.c).
+/// Looks an account up. An error of the name service does not mean that the account is missing: for a missing
+/// account the C library returns no error, and ENOENT or ESRCH mean that a source is unavailable (glibc's
+/// nss/getXXbyYY_r.c).
 fn find(name: &UserName) -> Result<User, Refusal> {
     let user = match User::from_name(name.as_ref()) {
         Ok(found) => found.ok_or(Refusal::NoLocalAccount)?,

@@ -12,14 +12,14 @@ use usher_proto::refusal::Refusal;
 /// Cached answers. A slow look-up occupies one thread, and delays only the callers that wait for it.
 pub struct Cache<K, T> {
     answers: Mutex<HashMap<K, Arc<Answer<T>>>>,
-    /// Limit of cached answers; beyond this, old answers are dropped, or all.
+    /// Limit of cached answers. Beyond it old answers are dropped; if there are none, all are.
     most: usize,
     /// The time limit of an answer.
     limit: Duration,
     is_recent: fn(&T) -> bool,
 }
 
-/// Locked by the caller that looks it up, and by those that wait for it.
+/// An answer; none before the look-up. Locked by the caller that looks it up, and by those that wait for it.
 pub type Answer<T> = tokio::sync::Mutex<Option<T>>;
 
 impl<K: Clone + Debug + Eq + Hash, T: Clone + Send + 'static> Cache<K, T> {

@@ -1,5 +1,5 @@
-//! Restricts where the processes of services may connect, if the kernel accepts the programs. If it does
-//! not, services with such a policy refuse their users.
+//! Restricts where the processes of services may connect, if the kernel accepts the programs. If it does not,
+//! users of services with such a policy are refused.
 
 use std::path::Path;
 
@@ -88,8 +88,8 @@ impl ConnectConfinement {
         Ok(Some(prepared))
     }
 
-    /// Lifts the restrictions of all other services. Call it when services that the policy does not have
-    /// have no processes left.
+    /// Lifts the restrictions of all services that are not `restricted`. Call it when no process is left of
+    /// services that the policy does not have.
     pub fn retain(&self, restricted: &Option<Prepared>) -> Result<(), KernelError> {
         match (&self.0, restricted) {
             (Some(programs), Some(prepared)) => programs.retain(prepared),

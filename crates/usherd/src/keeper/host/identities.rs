@@ -1,6 +1,6 @@
-//! Whether a user's processes may be started, and with which identity. It is looked up once for each
-//! address of a client, because PAM's answer may depend on it, and cached as long as is safe, because a
-//! look-up takes longer than starting the process.
+//! Whether a user's processes may be started, and with which identity. The answer is looked up for each
+//! address of a client, because PAM's answer may depend on the address. It is cached as long as is safe,
+//! because a look-up takes longer than starting the process.
 //!
 //! An answer is valid while the files that PAM and the name service read are unchanged, and at most
 //! for [`BELIEVED`], because other sources (LDAP, SSSD) change without a file of this host. An
@@ -89,7 +89,7 @@ impl Identities {
         self.find(account, client, self.check).await
     }
 
-    /// The identity of a service's own account. Nobody logs in as it, so there is no check.
+    /// The identity of a service's own account. No user logs in as this account, so PAM is not asked.
     ///
     /// # Errors
     /// See [`Account::identity`]; [`Refusal::KeeperUnavailable`] without an answer in time.
@@ -124,7 +124,7 @@ impl Identities {
         self.known.find(&key, counts, look_up).await?.answer
     }
 
-    /// The same for each of these addresses, two at a time: most hosts have one or two.
+    /// Like [`Identities::of`], for each of these addresses, two at a time: most hosts have one or two.
     pub async fn of_each(
         &self,
         account: &Account,
@@ -195,7 +195,7 @@ mod tests {
         })
     }
 
-    /// Addresses at which accounts are served, and are not.
+    /// Accounts are served at `HERE` and `THERE`, and not at `FAR`.
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
     const THERE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
     const FAR: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// The account is in this group only by the cached answer.
+    /// A group that the account has only in the cached answer.
     const MARK: u32 = 0x7fff_fff0;
 
     async fn mark(identities: &Identities, asked: Instant) {

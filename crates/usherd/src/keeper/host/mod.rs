@@ -46,13 +46,13 @@ pub struct Host {
     pub admission: Admission,
     /// The configuration in force.
     pub configuration: InForce,
-    /// Around service accounts and connections.
+    /// The fence around service accounts and connections.
     pub fence: Fence,
     /// The reserved ports of services.
     pub ports: ServicePorts,
     /// Confines the processes of services to their destinations.
     pub destinations: ConnectConfinement,
-    /// Where packets need the protection of IPsec.
+    /// The ports at which packets need the protection of IPsec.
     pub protected: ProtectedPorts,
     /// User ids by names.
     pub accounts: Arc<Accounts>,
@@ -89,7 +89,7 @@ impl Host {
         // Before the fence, which guards the pins.
         let destinations = ConnectConfinement::open(users);
         let protected = ProtectedPorts::open();
-        // The links that it makes are guarded with the rest.
+        // The fence, opened below, also guards the links that this makes.
         protected.demand(&configuration.checked.policy)?;
         let ports = ServicePorts::open(users);
         let mut unpinned = ports.objects();
@@ -155,7 +155,7 @@ impl Host {
         Ok(())
     }
 
-    /// Attaches the program that demands protection again, where somebody has detached it.
+    /// Where the program that demands protection was detached, attaches it again.
     pub fn mend_protection(&self) {
         if self.protected.mend()
             && let Err(error) = self.fence.guard_objects()
@@ -203,7 +203,7 @@ impl Host {
         self.ports.complete(generation, policy, found);
     }
 
-    /// The same, with a time limit.
+    /// Like [`Host::look_accounts_up`], with a time limit.
     pub async fn look_accounts_up_in_time(&self) {
         let looked_up = tokio::time::timeout(LOOKING_UP, self.look_accounts_up());
         if looked_up.await.is_err() {
@@ -220,7 +220,7 @@ impl Host {
     }
 }
 
-/// A program of Usher's, which is installed beside usherd.
+/// The path of a program of Usher, which is installed beside usherd.
 ///
 /// # Errors
 /// When the kernel does not say where usherd is.

@@ -16,8 +16,8 @@ use usher_base::UserName;
 use usher_daemon::events;
 use usher_proto::refusal::Refusal;
 
-/// Time limit of an answer: longer than usher-pam's own limit for the modules (5 s), after which it
-/// kills everything they have started and reports it.
+/// Time limit of an answer. It is longer than usher-pam's limit for the modules (5 s), after which usher-pam
+/// kills everything that they have started and exits with [`TOO_LONG`].
 const PATIENCE: Duration = Duration::from_secs(8);
 /// Longest reason that is read, in bytes.
 const MOST_TEXT: u64 = 1024;

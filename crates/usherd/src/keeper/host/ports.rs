@@ -58,7 +58,7 @@ impl ServicePorts {
         self.reserved.trouble()
     }
 
-    /// The kernel's objects that reserve them, for the guard.
+    /// The kernel's objects that reserve the ports, for the guard.
     pub fn objects(&self) -> Objects {
         self.reserved.objects()
     }
@@ -89,7 +89,7 @@ impl ServicePorts {
     pub fn complete(&self, generation: u64, policy: &Policy, found: Found) {
         let mut state = self.state.lock();
         if state.take(generation, found) {
-            // Tried again if some are missing.
+            // If the kernel did not reserve all ports, this is tried again.
             state.pending = !self.reserved.reserve(state.ports(policy));
         }
     }

@@ -1,6 +1,6 @@
-//! A process's state in /proc: of one that asks to become a user, or one that an earlier keeper
-//! left. For the former, the kernel's fence decides again when the process acts; these checks only
-//! refuse early, with a reason.
+//! The state in /proc of a process that asks to become a user, or that an earlier keeper or starter has left.
+//! When a process becomes a user, the kernel's fence decides again; these checks only refuse early, with a
+//! reason.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,8 +29,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Reads the state of the process that has this id now. If that is another process than the one meant, it
-    /// must pass the same checks.
+    /// Reads the state of the process that has this id now. The id may have passed to another process, which
+    /// must then pass the same checks.
     ///
     /// # Errors
     /// `NotFound` when there is no such process any more; other errors of the kernel.
@@ -64,7 +64,7 @@ impl Process {
         })
     }
 
-    /// Its start, or now if /proc does not have it.
+    /// The time at which the process started, or now if /proc does not have it.
     pub fn since(&self) -> Instant {
         let now = Instant::now();
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Keeps unprotected packets from the ports of services that demand IPsec, if the kernel accepts the
-//! program. If it does not, such services refuse their users. The protector sees to the SAs.
+//! Keeps unprotected packets from the ports of services that demand IPsec, if the kernel accepts the program.
+//! If it does not, users of such services are refused. The protector sees to the SAs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,8 +60,9 @@ impl ProtectedPorts {
         program.add(&demands(policy))
     }
 
-    /// Lifts all other demands. Call it when the policy is in force and everything that it no longer permits
-    /// has ended, or when a policy whose demands were made is not put in force after all.
+    /// Lifts all demands that a policy does not have. Call it when the policy is in force and everything that
+    /// it no longer permits has ended, or when a policy whose demands were made is not put in force after
+    /// all.
     ///
     /// # Errors
     /// The kernel's error; no demand of the policy is lifted.
@@ -94,7 +95,7 @@ impl ProtectedPorts {
         }
     }
 
-    /// The program, for the guard, if it is loaded.
+    /// The program's id, for the guard; none if the program is not loaded.
     ///
     /// # Errors
     /// The kernel's error.

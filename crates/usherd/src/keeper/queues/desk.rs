@@ -22,9 +22,9 @@ const KEPT: Duration = Duration::from_secs(30);
 /// A queue with a waiting connection.
 pub struct Offer {
     pub queue: Arc<Queue>,
-    /// Answered when a process serves it; dropped if none did.
+    /// Answered when a process serves the queue; dropped if none does.
     pub served: oneshot::Sender<()>,
-    /// Whether a process has it.
+    /// Whether a process has taken the offer.
     taken: Arc<AtomicBool>,
 }
 
@@ -33,9 +33,9 @@ pub struct Offer {
 pub enum Outcome {
     /// A process serves the queue.
     Served,
-    /// A process took it and let it lapse.
+    /// A process took the offer and let its reservation lapse.
     Lapsed,
-    /// No process took it in time.
+    /// No process took the offer in time.
     Untaken,
 }
 

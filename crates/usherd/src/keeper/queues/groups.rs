@@ -186,7 +186,7 @@ impl Groups {
                 group
             }
         };
-        // The prefix avoids services whose name is that of a file in every group.
+        // Without the prefix, a service's group could have the name of a file that every group has.
         let group = Group::create(user.path(), &format!("service-{}", service.name))?;
         state.limit(&group, &service.limits())?;
         Ok(group)

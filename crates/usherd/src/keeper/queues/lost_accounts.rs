@@ -1,12 +1,12 @@
-//! Accounts that vanish while their users have sessions. A deleted account, or one made again with
-//! another number, no longer belongs to the authenticated user. They are reported, and then the
-//! sessions end, with their processes.
+//! Accounts that vanish while their users have sessions. A deleted account, or one made again with another
+//! number, no longer belongs to the authenticated user. This module reports such accounts, and then the
+//! users' sessions and processes are ended.
 //!
 //! Only this module ends sessions for this reason. Other code that meets a missing account refuses its
 //! request, and names the user here as a suspect.
 //!
-//! Accounts in the file of local accounts are not asked about. The name service is asked about the others,
-//! several at a time, each with a time limit ([`Accounts`]). No answer does not mean that the account is
+//! The name service is not asked about accounts in the file of local accounts. It is asked about the others,
+//! several at a time, each with a time limit ([`Accounts`]). An account without an answer does not count as
 //! missing.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -48,7 +48,7 @@ type Known = (UserName, u32);
 struct Watch {
     /// The local accounts, as their file had them when it was read last.
     local: HashSet<Known>,
-    /// The state in which it was read; none: it was not read yet.
+    /// The state of that file when it was read last, or that it was missing; none if it was not read yet.
     read: Option<Option<FileState>>,
     /// The last account that had its turn.
     last: Option<Known>,
@@ -59,7 +59,7 @@ struct Watch {
     unanswered: HashSet<Known>,
     /// When the unanswered ones were last made due again.
     retried: Option<Instant>,
-    /// Missing accounts, each with the time since when.
+    /// Missing accounts, each with the time at which it was found missing.
     missing: HashMap<Known, Instant>,
 }
 
@@ -140,7 +140,8 @@ impl Queues {
 }
 
 impl Watch {
-    /// Reads the local accounts if their file has changed. Returns true for a change since the first reading.
+    /// Reads the local accounts if their file has changed. Returns whether it has changed; false at the first
+    /// reading.
     fn read_local(&mut self) -> bool {
         let present = state();
         if self.read == Some(present) {
@@ -196,7 +197,7 @@ impl Watch {
         }
     }
 
-    /// The next one to ask about; none if there is no room.
+    /// The next account to ask about; none if no account is due, or if there is no room.
     fn next(&mut self) -> Option<Known> {
         if self.asked.len() >= MOST {
             return None;
@@ -211,8 +212,8 @@ impl Watch {
         Some(next)
     }
 
-    /// Notes an answer; none: it could not be found out. Returns the reason for which the account's
-    /// sessions end now.
+    /// Notes an answer of the name service; `standing` is none if there was none in time. Returns the reason
+    /// if the account's sessions must end now.
     fn note(&mut self, one: &Known, standing: Option<Standing>, now: Instant) -> Option<Refusal> {
         self.asked.remove(one);
         match standing {
@@ -262,7 +263,7 @@ mod tests {
         (0..count).map(one).collect()
     }
 
-    /// Asks about all that are due, and answers the same for each. Returns those that are lost.
+    /// Asks about all accounts that are due, and answers `standing` for each. Returns the lost accounts.
     fn answer(watch: &mut Watch, standing: Option<Standing>, now: Instant) -> Vec<Known> {
         let mut lost = Vec::new();
         while let Some(one) = watch.next() {
@@ -326,7 +327,7 @@ mod tests {
         for one in &asked {
             watch.note(one, None, now);
         }
-        // Nobody else is asked about until one of these is answered.
+        // No other account is asked about until one of these is answered.
         assert_eq!(watch.next(), None);
         let later = now + RETRYING;
         watch.choose(&all, &HashSet::new(), false, later);

@@ -33,8 +33,8 @@ impl Queues {
         self.ensure_member(service, &owner, account)
     }
 
-    /// Makes sure that a user, or the account of a shared queue, has a queue of its own, and not one of a
-    /// former policy.
+    /// Makes sure that a user, or the account of a shared queue, has a queue of its own. Replaces a queue of
+    /// a former policy.
     pub(super) fn ensure_own(
         &self,
         service: &Service,
@@ -73,7 +73,7 @@ impl Queues {
         self.adopt(service, account, host, listener)
     }
 
-    /// Takes the queue of a user of an earlier keeper up again: with its listener, if that was stored.
+    /// Takes up a user's queue of an earlier keeper, with its listener if that was stored.
     ///
     /// # Errors
     /// As [`Queues::ensure`].
@@ -92,8 +92,8 @@ impl Queues {
         self.ensure_member(service, &owner, account)
     }
 
-    /// Takes the shared queues of an earlier keeper up again that no user has a session for: their processes
-    /// go on.
+    /// Takes up the shared queues of an earlier keeper for which no user has a session: their processes
+    /// continue.
     pub fn restore_shared(&self, policy: &Checked, stored: &mut Stored) {
         for service in policy.policy.services.values() {
             let Some(name) = service.shared_account() else {
@@ -113,8 +113,8 @@ impl Queues {
         }
     }
 
-    /// The account of a shared service; while the name service does not answer, as it was when the listener
-    /// was stored.
+    /// The account of a shared service. If it cannot be looked up, it has the user id of the service's stored
+    /// listener.
     fn owner_at_restart(
         &self,
         service: &Service,
@@ -197,7 +197,7 @@ impl Queues {
         host.fence
             .own_listener(listener.as_fd(), account.uid)
             .map_err(|error| failed(&error, "cannot make a listener its user's own"))?;
-        // Nobody has a session as the account of a shared queue: its users have entries of their own.
+        // The account of a shared queue has no session: the users of the queue have entries of their own.
         if service.shared_account().is_none() {
             self.common
                 .admit_to((service.id, account.uid), listener.as_fd())?;
@@ -206,8 +206,8 @@ impl Queues {
     }
 }
 
-/// The port that listeners of a service are bound to. A service's own process binds the service's
-/// port itself, for all addresses, so nothing else can be bound to it.
+/// The port to bind a service's listeners to. A service's own process binds the service's port itself, for
+/// all addresses, so the users' listeners get any free port (0).
 fn port(service: &Service) -> u16 {
     match service.served_by {
         ServedBy::Program(_) | ServedBy::Backend(_) => service.listen,
@@ -215,7 +215,8 @@ fn port(service: &Service) -> u16 {
     }
 }
 
-/// Connections accepted from now on end when their client host is silent for as long as the policy says.
+/// Sets keepalive: connections accepted from now on end when their client host is silent for as long as the
+/// policy says.
 pub(super) fn keep_alive(listener: &OwnedFd, service: &Service) {
     if let Err(error) = usher_kernel::listener::keep_alive(listener.as_fd(), service.keepalive) {
         tracing::error!(%error, service = %service.name,

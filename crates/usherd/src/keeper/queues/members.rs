@@ -1,5 +1,6 @@
-//! The members of shared queues: users of a service with one process for all. Each has an entry in the
-//! kernel's table that leads to the one listener; without it, none of the user's connections is admitted.
+//! The members of shared queues: users of a service with one process for all. The kernel's table of listeners
+//! has an entry for each member, which leads to the queue's listener. Without an entry, none of the user's
+//! connections is admitted.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -22,7 +23,7 @@ pub struct Members(Mutex<HashMap<Key, Member>>);
 #[derive(Clone)]
 pub struct Member {
     pub account: Account,
-    /// The queue.
+    /// The shared queue.
     pub queue: Arc<Queue>,
 }
 
@@ -83,7 +84,7 @@ impl Members {
 
 impl Queues {
     /// The account as which one process serves all users of a service. While the name service does not
-    /// answer, that of its queue.
+    /// answer, the account of the service's present queue.
     ///
     /// # Errors
     /// [`Refusal::ListenerFailed`], which sends the user to the server's log.
@@ -122,7 +123,7 @@ impl Queues {
         owner: &Account,
         account: &Account,
     ) -> Result<(), Refusal> {
-        // The policy refuses its name, but an account may have several.
+        // The policy does not let a service's account be its user, but one user id may have several names.
         if account.uid == owner.uid {
             tracing::error!(user = %account.name, service = %service.name,
                 "the user's account has the same user id as the service's own");
@@ -140,7 +141,7 @@ impl Queues {
         if self.common.members.is_of(key, &queue) {
             return Ok(());
         }
-        // A queue of a former policy.
+        // The user may have a queue of a former policy.
         self.remove(key);
         self.common.admit_to(key, queue.listener.as_fd())?;
         let account = account.clone();
@@ -149,8 +150,8 @@ impl Queues {
         Ok(())
     }
 
-    /// Whether the connections of a user who has a session go where the service's policy says: another style
-    /// or account means other processes.
+    /// Whether a user's queue is one that the service's policy demands: another style or account means other
+    /// processes. True for a user without a queue.
     pub fn are_served_by(&self, service: &Service, key: Key) -> bool {
         let member = self.common.members.0.lock().get(&key).cloned();
         let queue = member.map(|member| member.queue);

@@ -54,14 +54,14 @@ use troubles::Troubles;
 /// full, the kernel leaves the next SYN unanswered, and the client's TCP repeats it.
 pub const BACKLOG: u32 = 1024;
 
-/// The time that an answer waits for killed processes to be gone. Processes that wait in the kernel
-/// for a disk or another host die when it answers.
+/// The time that an answer waits for killed processes to end. A process that waits in the kernel for a disk
+/// or another host ends only when that answers.
 const GONE: Duration = Duration::from_secs(10);
 
-/// The key of a queue: service id and user id. A shared queue has that of the service's account.
+/// The key of a queue: service id and user id. For a shared queue, the user is the service's account.
 pub type Key = (u32, u32);
 
-/// Accounts that may be reported as lost, and connections as failed, before the first report is read.
+/// Limit of unread reports of lost accounts, and of failed connections.
 const REPORTS: usize = 64;
 
 /// The queues.
@@ -120,8 +120,8 @@ pub struct Reports {
 }
 
 impl Common {
-    /// Reports a failed connection, unless too many are reported already: a client that does not learn the
-    /// reason sees the connection's end, as always.
+    /// Reports a failed connection, unless too many reports are unread. The client then does not learn the
+    /// reason, and only sees its connection end.
     fn report_failed(&self, key: Key, client: SocketAddr, end: ProgramEnd) {
         let report = FailedConnection { key, client, end };
         if self.failed.try_send(report).is_err() {
@@ -129,8 +129,8 @@ impl Common {
         }
     }
 
-    /// Forgets a removed queue without processes, and its group, unless another queue of the user at the
-    /// service has it.
+    /// Forgets a removed queue that has no processes left. Also removes its group, unless another queue of
+    /// the user at the service uses the group.
     fn forget_left(&self, queue: &Arc<Queue>) {
         let mut leaving = self.leaving.queues.lock();
         let left = leaving.entry(queue.key).or_default();
@@ -193,8 +193,8 @@ impl Common {
 /// Removed queues with processes left.
 #[derive(Default)]
 struct Leaving {
-    /// A user has more than one at a service if the second was made and removed before the processes of
-    /// the first had ended.
+    /// A user has several at one service if the second queue was made and removed before the processes of the
+    /// first had ended.
     queues: Mutex<HashMap<Key, Vec<Arc<Queue>>>>,
     changed: Notify,
 }
@@ -248,7 +248,8 @@ impl Queues {
         (queues, reports)
     }
 
-    /// Puts a policy in force: for workers to come, and as the limits of all.
+    /// Puts a policy in force: ends the orders made under the former one, and sets the limits and keepalive
+    /// of all queues.
     pub fn put_in_force(&self, policy: &Checked) {
         self.common.starter.end_orders();
         self.common.groups.put_in_force(&policy.policy);
@@ -270,7 +271,7 @@ impl Queues {
         self.common.all.lock().contains_key(&key) || self.common.members.has(key)
     }
 
-    /// The number of users' queues, with the members of shared ones.
+    /// The number of queues and of members of shared queues together.
     pub fn count(&self) -> usize {
         self.common.all.lock().len() + self.common.members.count()
     }
@@ -308,7 +309,7 @@ impl Queues {
             .take(key, |key| self.has(key), self.count(), self.most)
     }
 
-    /// Notes that connections of a queue may come from a host. Returns whether there is this queue.
+    /// Notes that connections of a queue may come from a host. Returns whether the queue exists.
     pub fn note_host(&self, key: Key, host: &HostName) -> bool {
         if self.common.members.has(key) {
             return true;
@@ -328,9 +329,9 @@ impl Queues {
         }
     }
 
-    /// The first half of [`Queues::remove`]: no connection is admitted or accepted any more.
-    /// [`Queues::dismiss`] must follow at once. Connections are cut in between, so that they do not
-    /// end by a worker's death. Returns no queue for a member of a shared one, which serves others.
+    /// The first half of [`Queues::remove`]: no connection is admitted or accepted any more. The caller cuts
+    /// connections, so that they do not end by a worker's death, and then must call [`Queues::dismiss`] at
+    /// once. Returns no queue for a member of a shared queue, because that queue serves others.
     #[must_use]
     pub fn close(&self, key: Key) -> Option<Arc<Queue>> {
         self.common.shut_out(key);
@@ -360,8 +361,8 @@ impl Queues {
         });
     }
 
-    /// Waits up to [`GONE`] until no process is left of any removed queue. Returns what is left
-    /// then, in words for an administrator.
+    /// Waits up to [`GONE`] until no process is left of any removed queue. Returns the queues that then still
+    /// have processes, in words for an administrator.
     pub async fn all_gone(&self) -> Vec<String> {
         let wait = self.common.leaving.wait(|queues| !queues.is_empty());
         if timeout(GONE, wait).await.is_ok() {
@@ -382,8 +383,8 @@ impl Queues {
             .collect()
     }
 
-    /// Ends workers by socket activation that have had no connection for their service's `idle`
-    /// time. Their queue stays, so the next connection starts a new one.
+    /// Ends workers of style `user` that have had no connection for their service's `idle` time. The queue
+    /// stays, so the user's next connection starts a new worker.
     pub fn end_idle(&self) {
         let queues = self.list();
         if queues.iter().all(|queue| !queue.may_end()) {

@@ -9,8 +9,8 @@ use super::Queues;
 use crate::keeper::host::accounts::Account;
 
 impl Queues {
-    /// Ends processes that serve a whole queue whose listener is lost: none would be started in their
-    /// place.
+    /// If one process serves a user's whole queue, ends the user's processes, whose listener is lost: while
+    /// they run, no other is started.
     pub(super) fn end_unreachable(&self, service: &Service, account: &Account) {
         if !service.style.serves_queue() {
             return;
@@ -32,8 +32,8 @@ impl Queues {
         }
     }
 
-    /// Ends the processes that are in no queue. Called when every session on record has its queue, and
-    /// before another one can be opened.
+    /// Ends the processes that belong to no queue. Called when every session on record has its queue, and
+    /// before another session can be opened.
     pub fn end_unrecorded(&self) {
         let groups = match self.common.groups.occupied() {
             Ok(groups) => groups,

@@ -1,6 +1,6 @@
-//! PAM sessions of workers, one for each order. usher-pam opens a session and starts a starter
-//! inside it, which makes the order's workers. It closes the session when the workers and all their
-//! descendants have ended. A session outlives the keeper, as workers do.
+//! PAM sessions of workers, one for each order. usher-pam opens a session and starts a starter inside it,
+//! which makes the order's workers. usher-pam closes the session when the workers and all their descendants
+//! have ended. A session outlives the keeper, as workers do.
 
 use std::fs::File;
 use std::io;
@@ -18,8 +18,8 @@ use usher_kernel::KernelError;
 
 use super::starter::{self, StarterProcess};
 
-/// Time limit of usher-pam's answer: longer than its own limit for the modules (10 s), after which
-/// it kills everything they have started and reports it.
+/// Time limit of usher-pam's answer. It is longer than usher-pam's limit for the modules (10 s), after which
+/// usher-pam kills everything that they have started and answers [`TOO_LONG`].
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Longest answer in bytes: 64 KiB of environment.
 const MAX_ANSWER: usize = 64 * 1024;
@@ -44,10 +44,10 @@ pub enum SessionError {
     /// usher-pam ended without an answer.
     #[error("PAM opens no session: usher-pam has ended")]
     Ended,
-    /// As many as the queue may have are open, or closing.
+    /// The queue has as many sessions as it may, open or closing.
     #[error("PAM opens no session: processes left behind keep {0} of the user's open")]
     TooMany(usize),
-    /// No usher-pam could be started or heard.
+    /// usher-pam could not be started, or its answer could not be received.
     #[error("PAM opens no session: {0}")]
     System(#[from] io::Error),
     /// The control group could not be made.

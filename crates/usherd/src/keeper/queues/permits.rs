@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn no_more_queues_are_permitted_than_there_may_be() {
         let permits = Permits::default();
-        // One of three is there.
+        // One of at most three queues exists.
         let take = |uid| permits.take((1, uid), |key| key == (1, 1000), 1, 3);
         let _there = take(1000).unwrap();
         let first = take(1001).unwrap();

@@ -48,7 +48,7 @@ pub struct StarterProcess {
     of_sessions: Mutex<Vec<Weak<StarterProcess>>>,
     /// Whether this is the starter of a PAM session, which is not replaced.
     is_of_session: bool,
-    /// How often all orders were ended; the same for the starters of PAM sessions.
+    /// How often all orders were ended. The starters of PAM sessions share this number.
     epoch: Arc<AtomicU64>,
 }
 
@@ -61,7 +61,7 @@ struct State {
     ends: HashMap<u32, oneshot::Sender<Ended>>,
 }
 
-/// The starter's report on an order; of [`Event::Begun`], with the worker's end.
+/// The starter's report on an order; with [`Event::Begun`] also the receiver of the worker's end.
 type Step = (Report, Option<WorkersEnd>);
 
 /// Receives the end of a worker. Closed without a value if the starter has ended, which the worker
@@ -92,8 +92,8 @@ impl StarterProcess {
         starter
     }
 
-    /// Sends no more orders to the starter of a PAM session. It reports the ends of its workers,
-    /// and ends after them.
+    /// Sends no more orders to the starter of a PAM session. The starter goes on reporting the ends of its
+    /// workers, and ends after the last one.
     pub fn leave(&self) {
         let Some(socket) = self.socket.send_replace(None) else {
             return;
@@ -116,12 +116,12 @@ impl StarterProcess {
                     self.socket.send_replace(Some(Arc::clone(&socket)));
                     let outcome = self.hear(&socket).await;
                     self.socket.send_replace(None);
-                    // So that it makes no more workers once another starter does. It may have ended
-                    // already.
+                    // Kill this starter, unless it has ended already: it must make no more workers once
+                    // another starter does.
                     let killed = starter.kill();
-                    // Its socket closes before its children get the signal of its death. Once it is
-                    // gone, each child is the user, becomes the user, or has its SIGKILL. The queues
-                    // adopt these.
+                    // The starter's socket closes before its children get the signal of its death. Once the
+                    // starter is gone, each child is the user, becomes the user, or has its SIGKILL. The
+                    // queues adopt the children that have become the user.
                     end_starter(starter).await;
                     self.forget();
                     killed.and(outcome)
@@ -168,7 +168,7 @@ impl StarterProcess {
                     None => {
                         asked = Some(Instant::now());
                         match socket.try_send(&Request::Ping.encode()) {
-                            // The starter has unanswered messages.
+                            // The socket is full of messages that the starter has not read.
                             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                             sent => sent?,
                         }
@@ -243,12 +243,12 @@ impl StarterProcess {
         };
         match socket.try_send(&Request::End.encode()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.replaced.notify_one(),
-            // Or it has ended, and its orders with it.
+            // The request was sent, or the starter has ended, and its orders with it.
             _ => {}
         }
     }
 
-    /// Grows whenever all orders are ended. An order that was made earlier is not sent, or ended again.
+    /// Grows whenever all orders are ended. An order of an earlier epoch is not sent, or is ended again.
     pub fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Relaxed)
     }
@@ -293,7 +293,7 @@ impl StarterProcess {
         let mut descriptors = vec![directory.as_fd(), listener];
         descriptors.extend(errors.as_ref().map(AsFd::as_fd));
         match socket.send_with(&packet, &descriptors).await {
-            // ConnectionReset: it had not read all requests.
+            // ConnectionReset: the starter ended before it had read all requests.
             Err(error)
                 if matches!(
                     error.kind(),

@@ -13,7 +13,7 @@ use super::Key;
 pub struct Stored(HashMap<Key, OwnedFd>);
 
 impl Stored {
-    /// Takes them over from the service manager. Call this first.
+    /// Takes the listeners over from the service manager. Call this before anything opens a descriptor.
     ///
     /// # Errors
     /// When the service manager's data is malformed.
@@ -31,19 +31,19 @@ impl Stored {
         self.0.remove(&key)
     }
 
-    /// Whether there is one of a queue.
+    /// Whether a queue's listener is here.
     pub fn has(&self, key: Key) -> bool {
         self.0.contains_key(&key)
     }
 
-    /// The user id of a service's only queue.
+    /// The user id of a service's only listener; none if the service has several.
     pub fn uid_at(&self, service: u32) -> Option<u32> {
         let mut of_service = self.0.keys().filter(|(id, _)| *id == service);
         let (_, uid) = of_service.next()?;
         of_service.next().is_none().then_some(*uid)
     }
 
-    /// Closes the remaining ones, also in the store.
+    /// Closes the remaining listeners, also in the store.
     pub fn forget_rest(self) {
         self.0.into_keys().for_each(forget);
     }
@@ -53,8 +53,8 @@ fn descriptor_name((service, uid): Key) -> String {
     format!("queue-{service}-{uid}")
 }
 
-/// Stores a duplicate with the service manager, so that the queue outlives the keeper. Without a
-/// service manager the waiting connections are lost with the keeper, which the log says once.
+/// Stores a duplicate with the service manager, so that the queue outlives the keeper. Without a service
+/// manager the waiting connections are lost with the keeper.
 pub(super) fn store(listener: &OwnedFd, key: Key) {
     let name = descriptor_name(key);
     // A listener that is closed to refuse waiting connections hangs up for a moment, but must stay

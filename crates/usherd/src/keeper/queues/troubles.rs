@@ -32,7 +32,7 @@ impl Troubles {
         }
     }
 
-    /// All failed starts, and all connections that were refused.
+    /// The numbers of all failed starts and of all refused connections.
     pub fn totals(&self) -> (u64, u64) {
         let troubles = self.0.lock();
         let sum = |of: fn(&TroubleView) -> u64| troubles.values().map(of).sum();

@@ -13,12 +13,13 @@ use crate::keeper::queues::Key;
 /// Limit of announced connections of one user at one service that have not arrived yet.
 pub const SHARE: usize = 4096;
 
-/// The number that each user has: exact once a second, counted up in between.
+/// The number of announced connections of each user at each service: recounted every second, counted up in
+/// between.
 #[derive(Default)]
 pub struct Announcements(Mutex<HashMap<Key, usize>>);
 
 impl Announcements {
-    /// Takes one of the user's share.
+    /// Counts one more announced connection of a user.
     ///
     /// # Errors
     /// [`Refusal::Overloaded`] when the share is used up.

@@ -15,9 +15,9 @@ use crate::keeper::host::Host;
 /// The connections.
 pub struct Connections {
     host: Arc<Host>,
-    /// Each user's share.
+    /// The number of announced connections of each user.
     pub announced: Announcements,
-    /// Sources whose tokens are not read.
+    /// Interfaces on which tokens are not read.
     pub unread: Unread,
     /// Ended sessions whose connections are not cut yet.
     uncut: Mutex<HashSet<SessionId>>,

@@ -15,8 +15,9 @@ impl Sessions {
         }
     }
 
-    /// Finds the host by the client's address in the policy in force, and by a live session of the user at
-    /// the service: the kernel's entry of the connection may be gone already.
+    /// Tells the host that has the client's address in the policy in force, and a live session of the user at
+    /// the service. The kernel's entry of the connection may be gone already, so it is not asked for the
+    /// host.
     fn tell_of_failure(&self, report: &FailedConnection) {
         let FailedConnection { key, client, end } = *report;
         let configuration = self.host.configuration.get();

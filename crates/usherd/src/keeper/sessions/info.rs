@@ -72,7 +72,7 @@ impl Sessions {
             .ok_or(Refusal::NoConnection)?;
         let purpose = service.keys.as_ref();
         let trusted = checked.trusted_principals(&record.user, certificate, purpose, unix_time());
-        // No longer than the certificate's principals.
+        // The list is no longer than the certificate's own.
         Principals::new(trusted.iter().map(|principal| principal.name))
             .map_err(|_| Refusal::KeeperUnavailable)
     }

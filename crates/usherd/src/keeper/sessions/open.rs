@@ -1,6 +1,6 @@
-//! Opens a session: the policy, a record of what was signed, the account, the table, the queue, the
-//! first connection. All refusals that need no record come before it; a session that is refused
-//! afterwards also gets an end on record.
+//! Opens a session, in this order: policy, account, room in the tables, record of the signed statement,
+//! queue, first connection. All refusals that need no record come before the record; a session that is
+//! refused after it also gets an end on record.
 
 use tokio::time::{Instant, timeout_at};
 use usher_base::HostName;
@@ -69,7 +69,7 @@ impl Sessions {
         let session = authentication.opening.session();
         let opening = &authentication.opening;
         let user = &opening.statement.user;
-        // Before the record is made, so that most refusals take no room in the log.
+        // Check the policy before the record is made, so that most refusals take no room in the log.
         let permitted = self.may_open(host, opening)?;
         if let Some(announcement) = &first {
             self.may_announce(permitted.service, host, &announcement.connection)?;
@@ -117,9 +117,9 @@ impl Sessions {
         announced
     }
 
-    /// Asks whether PAM permits the account from the address of the host's first connection. If there is no
-    /// connection yet, from any address of the host: PAM is asked about the right one before a process is
-    /// started. A shared service starts none for the user: there from all addresses.
+    /// Asks whether PAM permits the account from the address of the host's first connection. Without a first
+    /// connection, one permitted address of the host suffices, because PAM is asked again before a process is
+    /// started. A shared service starts no process for the user, so there PAM must permit all addresses.
     async fn may_be_served(
         &self,
         account: &Account,
@@ -184,8 +184,9 @@ impl Sessions {
         Ok(())
     }
 
-    /// Makes the user's queue while the recorder works, because both take about as long. The queue
-    /// admits no connection without a session. If it fails, opening the session reports it.
+    /// Makes the user's queue while the recorder works, because both take about as long. The queue admits no
+    /// connection without a session. A failure is not returned: [`Sessions::enter`] tries again and reports
+    /// it.
     async fn prepare_queue(&self, host: &HostName, opening: &Opening, account: &Account) {
         // Send the record first.
         tokio::task::yield_now().await;

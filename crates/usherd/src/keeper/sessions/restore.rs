@@ -23,9 +23,10 @@ impl Sessions {
     /// When the kernel's tables cannot be read. No connection and no worker has been ended then; unreadable
     /// records may have been removed.
     pub fn restore(&self, mut stored: Stored) -> Result<bool, KernelError> {
-        // Their connections are cut with those of all sessions without a record.
+        // The connections of removed records are cut with those of all sessions without a record.
         self.remove_unreadable()?;
-        // First, so that no token of a session without a record admits a connection that is not read below.
+        // Close tokens before reading the connections: a token of a session without a record must admit none
+        // after that.
         self.table.close_stale_tokens();
         let mut sessions = self.host.admission.sessions()?;
         let rows = self.host.admissions()?;
@@ -69,7 +70,8 @@ impl Sessions {
             .restore_shared(&configuration.checked, &mut stored);
         stored.forget_rest();
         self.end_all(lost);
-        // In this order: to its client, a worker's death looks like the end of a complete transfer.
+        // Cut connections before ending workers: to its client, a worker's death looks like the end of a
+        // complete transfer.
         self.cut_unrecorded(&recorded, &rows);
         self.queues.end_unrecorded();
         let ended = self.end_forbidden(&configuration.checked);
@@ -105,7 +107,7 @@ impl Sessions {
         }
     }
 
-    /// Cuts the connections of sessions that are not among those on record and live.
+    /// Cuts the connections of all sessions except the `recorded` ones, which are on record and live.
     fn cut_unrecorded(&self, recorded: &HashSet<SessionId>, rows: &[AdmissionRow]) {
         let mut lost: HashMap<SessionId, usize> = HashMap::new();
         for row in rows.iter().filter(|row| !recorded.contains(&row.session)) {

@@ -19,15 +19,15 @@ use crate::keeper::queues::Key;
 use crate::keeper::queues::queue::Queue;
 
 impl Sessions {
-    /// Ends every session that the configuration in force no longer permits, or whose key it no longer
-    /// lists for the user. Returns them with the connections that were cut, by the names of the
-    /// configuration `former`.
+    /// Ends every session that the configuration in force no longer permits, or whose key it no longer lists
+    /// for the user. Returns these sessions with the connections that were cut; services have their names by
+    /// the configuration `former`.
     pub fn end_forbidden(&self, former: &Checked) -> Result<Vec<EndingView>, KernelError> {
         let configuration = self.host.configuration.get();
         let now = unix_time();
         let mut forbidden = Vec::new();
         let sessions = self.readable()?;
-        // Services may have changed their interval of authentication.
+        // Services may have another interval of authentication, so all sessions are scheduled anew.
         self.table.agenda.clear();
         for (session, mut record) in sessions {
             if is_live(&record) {
@@ -50,7 +50,7 @@ impl Sessions {
         leave_out_idle(&mut forbidden, &rows);
         let mut views = self.ending_views(former, &forbidden, &rows);
         let cut = self.end_all(forbidden);
-        // Connections of killed workers are not in `cut`, and newer ones are not in `rows`.
+        // `cut` lacks the connections of killed workers, and `rows` lacks newer connections.
         let known: HashSet<ConnectionTuple> = rows.iter().map(|row| row.connection).collect();
         for row in cut.iter().filter(|row| !known.contains(&row.connection)) {
             let session = row.session.to_string();
@@ -84,7 +84,7 @@ impl Sessions {
         Ok(self.ending_views(&configuration.checked, &forbidden, &rows))
     }
 
-    /// The latest end of a live session by a configuration.
+    /// The latest time at which a configuration lets a live session end.
     ///
     /// # Errors
     /// The reason that it must end.
@@ -110,9 +110,9 @@ impl Sessions {
         permitted_until(checked, record, certificate.as_ref(), now)
     }
 
-    /// Releases the listeners of queues without a session, a worker or a connection. Ends workers, and
-    /// their left-over processes, of users who may no longer use the service: a session that was closed
-    /// before could not end them.
+    /// Releases the listeners of queues without a session, a worker or a connection. Ends workers, and their
+    /// left-over processes, of users who may no longer use the service and have no session: no end of a
+    /// session ends these workers.
     pub fn remove_unused_queues(&self) {
         let queues = self.queues.list();
         if queues.is_empty() {
@@ -167,8 +167,8 @@ fn is_same_host(checked: &Checked, record: &SessionRecord) -> Result<(), Refusal
     }
 }
 
-/// The latest end of a session by a configuration, by its key or certificate, and by its user's time as
-/// a guest.
+/// The latest time at which a configuration lets a session end, by its key or certificate, and by its user's
+/// time as a guest.
 fn permitted_until(
     checked: &Checked,
     record: &SessionRecord,

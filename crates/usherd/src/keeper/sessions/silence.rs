@@ -21,8 +21,8 @@ use super::table::{is_closed, is_live};
 /// others are looked at in the next go, so that a full table on a network that is down delays nothing else.
 const MOST_LOOKS: usize = 1000;
 
-/// A client host counts as silent only after so many unanswered retransmissions. One alone may be on its way:
-/// while a client does not read, the kernel probes its window at last only every two minutes.
+/// A client host counts as silent only after so many unanswered retransmissions. A single one may still be on
+/// its way: while a client does not read, the kernel probes its window, in the end only every two minutes.
 const AGAIN: u8 = 2;
 
 /// The connections in the table, and whether their hosts answer.
@@ -30,7 +30,7 @@ const AGAIN: u8 = 2;
 pub struct Silent(HashMap<ConnectionTuple, Look>);
 
 impl Silent {
-    /// The connections whose turn has come, at most so many: those that have waited longest.
+    /// The connections whose turn has come, at most `most`: those that have waited longest.
     fn due(&self, now: Instant, most: usize) -> Vec<ConnectionTuple> {
         let looks = self.0.iter().filter(|(_, look)| look.next <= now);
         let mut due: Vec<_> = looks
@@ -70,7 +70,7 @@ impl Look {
     fn look(&mut self, connection: &ConnectionTuple, now: Instant) -> bool {
         match silence_of_client(connection) {
             Ok(Some(seen)) => self.take(seen, now),
-            // It is ending.
+            // The connection is ending.
             Ok(None) => {
                 self.next = now + self.silence / 4;
                 false
@@ -100,8 +100,8 @@ impl Look {
         has_ended
     }
 
-    /// Whether it has ended because its host did not answer. The last probe may have come after the last
-    /// look.
+    /// Whether a connection that is gone has ended because its host did not answer. The last probe may have
+    /// come after the last look.
     fn was_silent(&self) -> bool {
         self.unanswered + 1 >= PROBES
     }
@@ -154,7 +154,7 @@ impl Sessions {
             Ok(record) => record,
             Err(error) => return tracing::error!(%error, "cannot read the session table"),
         };
-        // Connections of sessions that ended otherwise were cut.
+        // The keeper itself has cut the connections of sessions that ended otherwise.
         let Some(record) = record.filter(|record| is_live(record) || is_closed(record)) else {
             return;
         };
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn a_host_that_answers_late_is_not_ended() {
         let now = Instant::now();
-        // It does not read, and is probed every two minutes: each probe is on its way at one look.
+        // This host does not read, and is probed every two minutes: each probe is on its way at one look.
         let mut reader = look(now);
         let looks = [
             (0, 115),
@@ -212,12 +212,12 @@ mod tests {
             (2, 240),
             (0, 1),
         ];
-        // It answers just before its time is over, with data that is long lost.
+        // This host is overdue only at single looks, and answers before the next one.
         let slow = [(7, 29), (0, 1), (7, 30), (0, 1), (7, 30), (7, 2), (7, 30)];
         for (again, lasts) in looks.into_iter().chain(slow) {
             assert!(!reader.take(seen(again, lasts), now), "{again} {lasts}");
         }
-        // A kernel that does not say how long ends none.
+        // If the kernel does not tell the time since the last ACK, no connection is ended.
         let unknown = Silence {
             lasts: None,
             ..seen(9, 0)

@@ -13,13 +13,13 @@ use super::table::{Ending, is_closed, is_live, leave_out_idle};
 use crate::keeper::queues::{Key, LostAccount};
 
 impl Sessions {
-    /// Ends sessions with their connections, and queues without another session with their workers.
-    /// Returns the connections that were cut; none if the table could not be read, and they are cut later.
+    /// Ends sessions and their connections. Also ends queues that no other session uses, with their workers.
+    /// Returns the connections that were cut; none if the table could not be read: they are cut later then.
     pub fn end_all(&self, ending: Vec<Ending>) -> Vec<AdmissionRow> {
         if ending.is_empty() {
             return Vec::new();
         }
-        // Mark first, so that nothing new is announced; then read, so that nothing is missed.
+        // Mark the sessions as ended first, so that nothing new is announced; then read their connections.
         let mut touched: HashSet<Key> = HashSet::new();
         let mut ids: HashSet<SessionId> = HashSet::new();
         for Ending {
@@ -35,15 +35,15 @@ impl Sessions {
         self.end_served(touched, ids)
     }
 
-    /// The same for sessions whose records are gone; only the presences have their users and services.
+    /// Like [`Sessions::end_all`], for sessions whose records are gone. The presences have their users and
+    /// services.
     pub(super) fn end_without_records(&self, ids: HashSet<SessionId>) {
         self.table.close_stale_tokens();
         let touched = self.table.presences.leave_all(&ids);
         self.end_served(touched, ids);
     }
 
-    /// Ends what ended sessions had: their connections, and queues without another session with their
-    /// workers.
+    /// Ends the connections of ended sessions, and queues that no other session uses, with their workers.
     fn end_served(&self, mut touched: HashSet<Key>, ids: HashSet<SessionId>) -> Vec<AdmissionRow> {
         // Close the queue before cutting its connections, so that nothing is accepted in between. Cut
         // them before killing its processes: the end of stream from a dying process would look to the
@@ -58,7 +58,7 @@ impl Sessions {
         for queue in closed {
             self.queues.dismiss(queue);
         }
-        // Once more: a SYN whose token was under check may have been admitted since.
+        // Cut once more: a SYN whose token was under check may have been admitted since.
         self.connections.cut_again(ids);
         rows
     }
@@ -71,8 +71,8 @@ impl Sessions {
         }
     }
 
-    /// Ends everything of users at services, because an account is gone or was replaced: all of a shared
-    /// service at once.
+    /// Ends all sessions and queues of users at services, because an account is gone or was replaced. For a
+    /// shared service, `keys` has all its users.
     fn end_accounts(&self, keys: &HashSet<Key>, reason: Refusal) {
         let mut ending: Vec<Ending> = Vec::new();
         match self
@@ -89,14 +89,14 @@ impl Sessions {
             }
             Err(error) => {
                 tracing::error!(%error, "cannot read the sessions of an account that is gone");
-                // The process that serves a member serves others: its connections are known from the tables
-                // only. The account is looked at again in its turn.
+                // A member is left alone, because its process also serves others, and only the tables tell
+                // which connections are the member's. The account is looked at again in its turn.
                 let own = keys.iter().filter(|key| !self.queues.is_member(**key));
                 return own.for_each(|key| self.queues.remove(*key));
             }
         }
         self.end_all(ending);
-        // Even if no session was left.
+        // Remove the queues even if no session was left.
         for key in keys {
             self.queues.remove(*key);
         }

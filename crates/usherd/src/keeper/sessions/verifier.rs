@@ -20,8 +20,8 @@ use super::Sessions;
 use super::table::Replies;
 use crate::link::{how, write_link};
 
-/// Time limit of opening a session. The client keeps the port of the first connection for that
-/// long, and for as long as it stays announced: no announcement follows after that.
+/// Time limit of opening a session. The client keeps the port of the first connection for this time plus the
+/// time of an announcement: no announcement is made after this limit.
 const OPENING: Duration = Duration::from_secs(10);
 /// Replies that may wait for the verifier.
 const REPLIES: usize = 4096;
@@ -43,7 +43,7 @@ impl Sessions {
             self.table.notices.send_to(replies.clone());
             tracing::info!(name: events::DAEMON_CONNECTED, "verifier connected");
             let sessions = Arc::clone(&self);
-            // Ends with the connection, and so does all its work except sessions being opened.
+            // This task ends with the connection, and so does all its work except sessions being opened.
             present = Some(tokio::spawn(async move {
                 let end = tokio::select! {
                     end = read_records(&sessions, &connection, replies) => end,
@@ -79,10 +79,9 @@ async fn read_records(
                 .permit(authentication.opening.session(), &host)
             {
                 Ok(permit) => {
-                    // Looks up an account and has the record kept, which may take long; nothing
-                    // else waits for it. The permit lasts until the answer is on its way. If the
-                    // verifier goes, this still finishes: a recorded session exists, and cannot be
-                    // recorded again.
+                    // Looking up an account and having the record kept may take long, so a task of its own
+                    // does it. The permit lasts until the answer is on its way. The task finishes even if the
+                    // verifier goes: a recorded session exists, and cannot be recorded again.
                     let (sessions, replies) = (Arc::clone(sessions), replies.clone());
                     tokio::spawn(async move {
                         let until = Instant::now() + OPENING;

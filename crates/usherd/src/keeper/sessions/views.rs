@@ -34,7 +34,7 @@ impl Sessions {
         Ok(sessions)
     }
 
-    /// The number of used tokens of each session that has any.
+    /// The number of used tokens of each session that has a slot for tokens.
     fn token_positions(&self) -> Result<HashMap<SessionId, u32>, KernelError> {
         let slots = self.host.admission.tokens()?;
         Ok(slots

@@ -21,9 +21,9 @@ const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_se
 
 impl Queue {
     /// Moves a process of the service that is about to become the user into a group of its own below the
-    /// user's, so that anything that ends the user's workers also ends it and its children.
-    /// Followed by [`Queue::take_in`] or [`Queue::expel`]. Off the reactor's thread: the kernel
-    /// may take milliseconds over it.
+    /// user's, so that anything that ends the user's workers also ends it and its children. The caller must
+    /// then call [`Queue::take_in`] or [`Queue::expel`]. The move runs off the reactor's thread, because the
+    /// kernel may take milliseconds.
     ///
     /// # Errors
     /// [`Refusal::SessionEnded`] when the queue has been removed meanwhile,
@@ -48,7 +48,7 @@ impl Queue {
                 self.nothing_starts();
                 failed(&error)
             })?;
-        // If the queue is removed later, it kills the user's group.
+        // A queue that is removed after this check kills the user's group, and this process with it.
         if self.state.lock().stopped {
             self.expel(guest, true).await;
             return Err(Refusal::SessionEnded);
@@ -96,8 +96,8 @@ impl Queue {
             if self.follow_workers(&group) {
                 continue;
             }
-            // A service's process has a grant that no longer counts, and its former group is
-            // unknown.
+            // The group has a process of the service that is not the user yet. Its grant no longer counts,
+            // and its former group is unknown.
             tracing::warn!(service = %self.service, user = %self.account.name, pid = ?group.guest_pid(),
                 "a process that had not become its user when the former keeper ended is killed");
             let killed = group.kill();
@@ -134,7 +134,7 @@ impl Queue {
             if !is_known && is_worker(&process, group, &pids) {
                 tracing::info!(service = %self.service, user = %self.account.name, pid,
                     "worker of an earlier starter goes on");
-                // A worker of an earlier keeper has run for longer than this one.
+                // A worker of an earlier keeper has run for longer than this keeper.
                 let since = process.since();
                 self.state.lock().workers.push(Running {
                     pid,
@@ -148,8 +148,8 @@ impl Queue {
     }
 }
 
-/// Whether a process in a group is a worker, or else a helper that a worker has made. A starter's
-/// child begins a session before it becomes the user; a service's own process has a group of its own.
+/// Whether a process in a group is a worker, and not a helper that a worker has made. A starter's child
+/// begins a session before it becomes the user; a service's own process has a group of its own.
 fn is_worker(process: &Process, group: &Group, pids: &[i32]) -> bool {
     match group.guest_pid() {
         Some(pid) => pid == process.pid.unsigned_abs(),

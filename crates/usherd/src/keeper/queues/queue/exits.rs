@@ -30,9 +30,9 @@ const LOOKS: usize = 16;
 
 /// How the keeper learns of a worker's exit.
 pub(super) enum Exit {
-    /// This keeper's starter made it, and reports its end.
+    /// This keeper's starter made the worker, and reports its end.
     Worker(WorkersEnd),
-    /// Another process made it, and gets its status.
+    /// Another process made the worker, and gets its exit status. This pidfd shows only that it has ended.
     Other(OwnedFd),
 }
 
@@ -69,9 +69,9 @@ impl Queue {
         self.group.pids().is_ok_and(|pids| pids.contains(&pid))
     }
 
-    /// Ends the processes of an idle worker by socket activation, or those that an ended worker has left
-    /// behind, with SIGTERM; kills those that do not exit in time. The user has `connections` connections to
-    /// the service `now`.
+    /// Sends SIGTERM to the processes of a worker of style `user` that is idle. Kills processes that were
+    /// asked to end, also those that an ended worker has left behind, if they have not ended in time. The
+    /// user has `connections` connections to the service `now`.
     pub fn end_if_idle(&self, service: &Service, connections: usize, now: Instant) {
         let mut state = self.state.lock();
         if connections > 0 || state.last_used.is_none() {
@@ -81,7 +81,7 @@ impl Queue {
             if now < until {
                 return;
             }
-            // It has accepted connections that came meanwhile, so it keeps serving.
+            // A worker that has accepted connections that came meanwhile keeps serving.
             let is_in_use = state.last_used == Some(now) && !self.has_waiting();
             state.ending = None;
             if !state.workers.is_empty() && is_in_use {
@@ -137,8 +137,8 @@ impl Queue {
     pub(in crate::keeper) async fn gone(&self) {
         let mut pause = Duration::from_millis(1);
         loop {
-            // Check this first: a started process is in the group before this check says that nothing
-            // is being started.
+            // Read `starting` before looking into the group: a process that has been started is in the group
+            // before `starting` drops to zero.
             let starting = self.state.lock().starting;
             self.kill();
             if starting == 0 && !self.occupied() {
@@ -149,7 +149,7 @@ impl Queue {
         }
     }
 
-    /// Notes that an order is over, or that it started no worker.
+    /// Notes that an order is over, or that a guest has not become the user.
     pub(super) fn nothing_starts(&self) {
         let mut state = self.state.lock();
         state.starting = state.starting.saturating_sub(1);
@@ -170,8 +170,8 @@ impl Queue {
         if !state.workers.is_empty() || state.ending.is_some() || !self.occupied() {
             return;
         }
-        // If each connection has its process, the next one may come to the group at any time. If
-        // one serves all, no other is started before this has ended.
+        // In style `connection` the next worker may enter the group at any time, so the others are killed at
+        // once. If one process serves the whole queue, no other is started before these have ended.
         if state.one_for_all {
             state.ending = Some(Instant::now() + GRACE_OF_REST);
             self.ask_to_end();
@@ -203,7 +203,7 @@ pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: Exit) {
     let ran = running.map(|running| running.since.elapsed());
     let client = running.and_then(|running| running.client);
     state.last_end = ended.ok().flatten();
-    // A process that serves the whole queue is judged by the connections that it leaves waiting there.
+    // `serve` judges a process for the whole queue, by the connections that it leaves waiting.
     let is_judged_here = !state.one_for_all && !state.stopped;
     let end = state.last_end.filter(|_| is_judged_here);
     state.workers.retain(|running| running.pid != pid);
@@ -223,7 +223,7 @@ pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: Exit) {
     queue.ended.notify_waiters();
 }
 
-/// The processes of a group, without adopted ones; with the error, if the group or some of its
+/// The processes of a group, without those in groups below it; and an error, if the group or some of its
 /// processes cannot be looked at.
 pub(super) fn processes(group: &Group) -> (Vec<Process>, Option<io::Error>) {
     let (mut processes, mut unread) = (Vec::new(), None);

@@ -49,7 +49,7 @@ pub struct Queue {
     pub service: ServiceName,
     /// The user; of a shared queue, the service's account.
     pub account: Account,
-    /// Whether it is for all users of the service ([`Style::Shared`]).
+    /// Whether the queue is for all users of the service ([`Style::Shared`]).
     pub is_shared: bool,
     /// The server to which its processes pass connections on.
     backend: Option<Backend>,
@@ -82,8 +82,8 @@ struct State {
     last_end: Option<Ended>,
     /// The starters of PAM sessions, which live until all processes of their sessions have ended.
     sessions: Vec<Weak<StarterProcess>>,
-    /// Orders and guests under way, whose processes may be in the group already and are not in `workers`
-    /// yet.
+    /// The number of orders and guests under way: their processes may be in the group, but are not in
+    /// `workers` yet.
     starting: usize,
 }
 
@@ -92,7 +92,7 @@ struct State {
 pub struct Running {
     pub pid: u32,
     pub since: Instant,
-    /// The client's end of its connection, if it has one and this keeper's starter has made it.
+    /// The client's endpoint, if the worker has one connection and this keeper's starter made the worker.
     pub client: Option<SocketAddr>,
 }
 
@@ -116,8 +116,8 @@ enum StartError {
 }
 
 impl Queue {
-    /// Starts serving the queue. The processes in the group were started by an earlier keeper and continue;
-    /// with `left`, a removed queue has left them.
+    /// Starts serving the queue. Processes in the group were started by an earlier keeper and continue; with
+    /// `left`, they belong to a removed queue, which kills them.
     pub(super) fn start(
         common: &Arc<Common>,
         service: &Service,
@@ -229,7 +229,7 @@ impl Queue {
         room: usize,
         epoch: u64,
     ) -> Result<(), StartError> {
-        // Taken first: any later change ends the order.
+        // Take this stamp before the identity: any later change of the files ends the order.
         let accounts = identities::stamp();
         let admitted = if self.is_shared {
             let identities = &self.common.host.identities;
@@ -239,10 +239,11 @@ impl Queue {
             self.ask_pam(style, program.pam_session).await
         };
         let mut admitted = admitted.map_err(StartError::Account)?;
-        // Open it before the order counts as starting, so that removing the queue does not wait for PAM.
+        // Open the session before the order counts as starting, so that removing the queue does not wait for
+        // PAM.
         let session = if program.pam_session {
             let session = self.open_session(room, admitted.client).await?;
-            // Opening it may have taken seconds.
+            // Opening the session may have taken seconds, so the identity is looked up again.
             let identities = &self.common.host.identities;
             let present = identities.of(&self.account, admitted.client).await;
             admitted.identity = present.map_err(StartError::Account)?;
@@ -321,7 +322,7 @@ impl Queue {
             return false;
         }
         state.starting += 1;
-        // Every process that was to end has ended, otherwise none would be started.
+        // All processes that were asked to end have ended: before that, no other is started.
         state.ending = None;
         true
     }

@@ -17,7 +17,7 @@ use usher_proto::refusal::Refusal;
 use super::Queue;
 use crate::keeper::host::accounts::Identity;
 
-/// Limit of addresses about which PAM is asked before it is known which of them have connections.
+/// Up to this number of addresses PAM is asked about all; with more, only about those of waiting connections.
 const FEW: usize = 8;
 /// Limit of waiting connections that are looked up.
 const LOOKED_UP: usize = 256;
@@ -26,8 +26,8 @@ const LOOKED_UP: usize = 256;
 pub struct Admitted {
     /// The identity of the user's processes.
     pub identity: Arc<Identity>,
-    /// The address for which PAM permits it: of the first waiting connection, as far as that is known.
-    /// Unspecified for a shared queue.
+    /// The address for which PAM permits the order. If waiting connections were looked up, that of the first
+    /// one that PAM permits. Unspecified for a shared queue.
     pub client: IpAddr,
     /// Addresses that PAM refuses.
     pub refused: Vec<IpAddr>,
@@ -51,7 +51,7 @@ impl Admitted {
     }
 }
 
-/// The connections of which an order makes processes.
+/// The waiting connections that an order is for.
 struct Choice {
     client: IpAddr,
     total: u32,
@@ -66,8 +66,8 @@ impl Queue {
         }
     }
 
-    /// Asks whether the user's processes may be started, for the connections that wait or come soon. With
-    /// `one_client`, for those from one address, because a PAM session is opened for it.
+    /// Asks PAM whether the user's processes may be started, for the connections that wait or come soon. With
+    /// `one_client`, only for connections from one address, for which a PAM session is opened then.
     ///
     /// # Errors
     /// When PAM refuses all addresses, or the account has gone.

@@ -77,7 +77,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
         }
     }
     let mut failures = Failures::default();
-    // Since when starters end without serving. Another one is started each time, and connections wait for it.
+    // The time since which starters have ended without serving. Connections wait for the next starter.
     let mut starterless: Option<Instant> = None;
     loop {
         rest(&queue, &failures).await;
@@ -145,7 +145,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
                 }
             }
             Ok(()) => None,
-            // Another process has taken it meanwhile, or the order was overtaken by another policy.
+            // Another process has accepted the connection meanwhile, or a new policy has ended the order.
             Err(StartError::Spawn(SpawnError::NothingWaiting)) => {
                 starterless = None;
                 continue;
@@ -196,7 +196,7 @@ pub(super) async fn serve(queue: Arc<Queue>) {
     }
 }
 
-/// The process that passes connections on to a server.
+/// The program usher-identify, which passes connections on to the service's server.
 fn passing_on(backend: &Backend) -> io::Result<Program> {
     let path = installed_beside("usher-identify")?;
     let mut arguments = vec![backend.identification.to_string(), backend.socket.clone()];
@@ -215,8 +215,8 @@ fn passing_on(backend: &Backend) -> io::Result<Program> {
     })
 }
 
-/// The queue's service in the present policy, and how many more processes may be started; none if
-/// the policy no longer has the service, or has it served otherwise.
+/// The queue's service in the present policy, and how many more processes may be started. None if the policy
+/// no longer has the service, or no longer serves it by this queue.
 fn serving(queue: &Queue) -> Option<(Service, usize)> {
     let configuration = queue.common.host.configuration.get();
     let service = configuration.checked.service(queue.key.0)?;
@@ -225,14 +225,14 @@ fn serving(queue: &Queue) -> Option<(Service, usize)> {
     }
     queue.state.lock().one_for_all = service.style.serves_queue();
     let free = match service.style {
-        // A worker of an earlier keeper still holds the listener.
+        // One process serves the whole queue. It may be one that an earlier keeper has started.
         Style::User | Style::Shared => usize::from(!queue.has_worker()),
         Style::Connection => (service.connections as usize).saturating_sub(queue.running()),
     };
     Some((service.clone(), free))
 }
 
-/// Waits until another worker may be started; none if the policy no longer has the service.
+/// Waits until another worker may be started. None if the policy no longer serves the service by this queue.
 async fn room(queue: &Queue) -> Option<()> {
     let mut since: Option<Instant> = None;
     loop {
@@ -312,7 +312,7 @@ impl Queue {
     async fn see_through(&self, failures: &mut Failures) {
         let mut has_served = false;
         while self.has_worker() {
-            // It has accepted the connections that it was started for.
+            // The process has accepted the connections that it was started for.
             if !has_served && !self.has_waiting() {
                 *failures = Failures::default();
                 self.common.troubles.over(self.key.0);
@@ -343,8 +343,8 @@ impl Queue {
         before + come.count() > waiting
     }
 
-    /// Whether connections wait for the next starter, after one has ended during an order. Only starters that
-    /// end without having served count.
+    /// Whether connections wait for the next starter, after one has ended during an order: at most
+    /// [`WAITING`] from the first starter that ended without having served.
     fn outlasts_starter(&self, before: usize, begun: Instant, since: &mut Option<Instant>) -> bool {
         if self.has_accepted(before, begun) {
             *since = None;

@@ -1,5 +1,5 @@
-//! The effects of the clock on sessions: they expire, must be authenticated again, and are forgotten.
-//! Each is checked only when something is due, so a million of them cost nothing.
+//! The effects of the clock on sessions: they expire, must be authenticated again, and are forgotten. A
+//! session is checked only when something is due, so a million sessions cost nothing in between.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -95,7 +95,7 @@ fn due(record: &SessionRecord, circumstances: &Circumstances, now: u64) -> Due {
     let latest = latest.min(record.expires);
     let half = circumstances.authenticated + interval.div_ceil(2);
     if record.ended.is_some() {
-        // The client no longer has its chain: another session of the user is asked.
+        // The client of a closed session has dropped the chain, so another session of the user is asked.
         Due::Nothing {
             until: in_sight(record, now, latest),
         }
@@ -110,7 +110,8 @@ fn due(record: &SessionRecord, circumstances: &Circumstances, now: u64) -> Due {
     }
 }
 
-/// A closed session is checked from time to time, to forget it when its connections are gone.
+/// The time of the next check: `until`, or sooner for a closed session, which is forgotten when its
+/// connections are gone.
 fn in_sight(record: &SessionRecord, now: u64, until: u64) -> u64 {
     match record.ended {
         Some(_) => until.min(now + REMEMBERED),
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(due_after(159, &live, Some(160), true), Due::Ask { again });
         let failed = Due::End(Refusal::NotAuthenticatedAgain);
         assert_eq!(due_after(160, &live, Some(160), false), failed);
-        // The shortest one.
+        // The shortest interval.
         let again = OPENED + 4;
         assert_eq!(due_after(3, &live, Some(5), true), Due::Ask { again });
     }

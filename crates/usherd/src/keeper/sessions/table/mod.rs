@@ -78,7 +78,7 @@ impl Table {
         }
     }
 
-    /// Enters the kernel's row of a session. [`Table::enter`] makes it a session of the table.
+    /// Enters a session's row in the kernel's table. [`Table::enter`] then enters the session here.
     ///
     /// # Errors
     /// [`Refusal::Replayed`], [`Refusal::SessionTableFull`], [`Refusal::KeeperUnavailable`].
@@ -110,8 +110,8 @@ impl Table {
         self.schedule(session, record);
     }
 
-    /// Enters a session as ended whose authentication is on record, but which could not be opened. So its
-    /// authenticator cannot be used again, and its end is recorded, too.
+    /// Enters a session as ended that is on record but could not be opened. So its authenticator cannot be
+    /// used again, and its end is recorded, too.
     pub fn enter_ended(&self, session: &SessionId, record: SessionRecord, refusal: Refusal) {
         let record = SessionRecord {
             certified: false,
@@ -122,7 +122,7 @@ impl Table {
                 self.presences.keep(&record);
                 self.end(session, record, refusal);
             }
-            // The same authenticator has opened it.
+            // The same authenticator has opened this session already.
             Err(SessionError::Exists) => {}
             Err(error) => {
                 tracing::error!(%session, %error, "cannot record the end of a session that was not \
@@ -231,7 +231,7 @@ impl Table {
         Ok(())
     }
 
-    /// Makes a session end no later than this.
+    /// Makes a session end no later than `latest`.
     ///
     /// # Errors
     /// [`Refusal::KeeperUnavailable`]: the session must end now.

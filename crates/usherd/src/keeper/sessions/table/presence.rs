@@ -106,12 +106,12 @@ impl Presences {
         self.with(record, |presence| presence.authenticated = now);
     }
 
-    /// When the user was last authenticated in any of these sessions, in seconds since 1970.
+    /// When the user of `record` was last authenticated at the service from the host, in seconds since 1970.
     pub fn last_authenticated(&self, record: &SessionRecord) -> u64 {
         self.with(record, |presence| presence.authenticated)
     }
 
-    /// How many sessions the table has, without a look at it.
+    /// The number of sessions in the table, counted here.
     pub fn kept(&self) -> usize {
         self.kept.load(Ordering::Relaxed)
     }
@@ -146,7 +146,7 @@ impl Presences {
             .is_some_and(|hosts| hosts.values().any(|presence| !presence.live.is_empty()))
     }
 
-    /// Forgets a presence that is empty afterwards.
+    /// Changes the presence of a session's user, and forgets it if it is empty afterwards.
     fn with<T>(&self, record: &SessionRecord, change: impl FnOnce(&mut Presence) -> T) -> T {
         let mut all = self.all.lock();
         let key = (record.service, record.uid);
@@ -290,7 +290,7 @@ mod tests {
             presences.keep(&record(uid));
         }
         assert!(presences.is_full());
-        // Nothing of this one is kept.
+        // The table has no session of this user.
         presences.forget(&record(1002));
         assert!(presences.is_full());
         presences.forget(&record(1001));

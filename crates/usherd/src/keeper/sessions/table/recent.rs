@@ -39,7 +39,8 @@ impl Recent {
         }
     }
 
-    /// Enters an ended session. One that its client had closed ends again when its connections are cut.
+    /// Enters an ended session. A session that its client has closed is entered again if its connections are
+    /// cut.
     pub fn enter(&self, session: SessionId, record: &SessionRecord) {
         let mut kept = self.0.lock();
         if kept.len() == KEPT {

@@ -99,8 +99,8 @@ impl Table {
     }
 }
 
-/// Sets the addresses of the policy's hosts in the kernel. A host that has lost an address, or has
-/// another identity, gets no connection from there by its remaining tokens.
+/// Sets the addresses of the policy's hosts in the kernel. A host's remaining tokens admit no connection from
+/// an address that it has lost, and none at all if it has got another identity.
 pub fn set_client_addresses(admission: &Admission, checked: &Checked) {
     let hosts = checked.policy.hosts.values();
     let addresses: Vec<_> = hosts

@@ -19,7 +19,7 @@ use crate::keeper::recording::Recording;
 
 /// Limit of ends that are recorded together, because authentications wait for the disk with them.
 const TOGETHER: usize = 256;
-/// The pause when none could be recorded: longer each time, up to the second value.
+/// The pause when no end could be recorded: doubled each time, up to the second value.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(32));
 /// The interval of checks for an absent recorder.
 const LOOK: Duration = Duration::from_millis(100);
@@ -45,7 +45,7 @@ impl Unrecorded {
         self.waiting.lock().len()
     }
 
-    /// The oldest ones, which wait until [`Unrecorded::settle`].
+    /// The oldest ends, at least one. They stay here until [`Unrecorded::settle`].
     async fn first(&self) -> Vec<(SessionId, Ended)> {
         loop {
             let first: Vec<_> = self.waiting.lock().iter().take(TOGETHER).copied().collect();
@@ -71,7 +71,7 @@ impl Table {
         let mut pause = None;
         loop {
             let first = self.unrecorded.first().await;
-            // Without a recorder they wait, and the log need not repeat it.
+            // Without a recorder the ends wait. The log says already that it is away.
             while !recording.is_connected() {
                 tokio::time::sleep(LOOK).await;
             }
