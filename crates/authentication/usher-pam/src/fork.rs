@@ -26,8 +26,8 @@ pub fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Continues when asked to end: the session is closed when the worker has ended. Programs executed
-/// from here have the default actions again.
+/// Survives SIGTERM, SIGINT and SIGHUP, because the session must be closed after its workers have ended. A
+/// handler, not SIG_IGN, so that programs executed from here have the default actions again.
 pub fn outlast_requests_to_end() {
     extern "C" fn ignore(_: libc::c_int) {}
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {

@@ -102,7 +102,7 @@ fn take_orders() -> io::Result<Given> {
     Ok(given)
 }
 
-/// Holds a session open from the outside.
+/// Supervises the process of the modules for as long as the session is open.
 fn watch(group: &Path, account: &CString, client: IpAddr, given: &Given) -> io::Result<()> {
     // A keeper from before an upgrade may pass something else.
     if !File::from(given.usherd.try_clone()?).metadata()?.is_file() {
@@ -126,14 +126,14 @@ fn watch(group: &Path, account: &CString, client: IpAddr, given: &Given) -> io::
     };
     let is_open = answer.first() == Some(&OPENED);
     if !is_open {
-        // Nothing is left by the time the keeper learns that there is no session.
+        // End all processes before the keeper learns that there is no session.
         end_all()?;
     }
     let told = send(&given.socket, &answer);
     if !is_open {
         return told;
     }
-    // If the keeper has ended, the starter ends too.
+    // A keeper that did not get the answer has ended, and then the starter ends too.
     match modules.hear(&ours, 1, None)? {
         Heard::Packet(_) if modules.wait(Some(CLOSING))? => {}
         Heard::Packet(_) | Heard::TooLong => {
@@ -146,8 +146,8 @@ fn watch(group: &Path, account: &CString, client: IpAddr, given: &Given) -> io::
             complain(&io::stderr(), text);
         }
     }
-    // Only leftovers, unless a module crashed or the starter was killed: no worker continues
-    // outside its session.
+    // Ends what is left. After a module has crashed or the starter was killed, these may be workers: none
+    // continues outside its session.
     end_all()
 }
 
@@ -190,7 +190,7 @@ fn open_and_close(
     watcher: &OwnedFd,
     is_told: &mut bool,
 ) -> Result<(), SessionError> {
-    // Everything it needs is looked up before a module runs.
+    // Prepare the starter's command before a module runs.
     let mut starter = starter_of(given)?;
     rustix::stdio::dup2_stderr(File::options().write(true).open("/dev/null")?)
         .map_err(io::Error::from)?;
@@ -224,8 +224,8 @@ fn own_group() -> io::Result<String> {
     Ok(own.ok_or(io::ErrorKind::NotFound)?.to_owned())
 }
 
-/// The starter of the session's workers: the keeper's own program. The one that is installed now may
-/// speak another version of their messages.
+/// The starter of the session's workers: the keeper's own program. The installed program may have become
+/// another version, whose messages differ.
 fn starter_of(given: &Given) -> io::Result<Command> {
     let mut command = Command::new(format!("/proc/self/fd/{}", given.usherd.as_raw_fd()));
     command
