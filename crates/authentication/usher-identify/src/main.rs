@@ -1,5 +1,5 @@
-//! usher-identify: serves a shared service by passing its connections on to a server of the service's account,
-//! which listens at a local socket, and tells that server who the user of each is.
+//! usher-identify: passes the connections of a shared service on to a server of the service's account, which
+//! listens at a local socket. It tells that server the user of each connection.
 //!
 //! The keeper starts it as the service's account, with the service's listener (`identify` of a `service`
 //! block). It asks the keeper about each connection, as any program of the account may.
@@ -42,17 +42,18 @@ use usher_system::{SystemError, privileges};
 const CONNECTIONS: usize = 8192;
 /// Limit for one user.
 const CONNECTIONS_OF_USER: usize = 1024;
-/// The same with HTTP/2, of which each connection has many requests at a time.
+/// The same limits with HTTP/2, where each connection has many requests at a time.
 const CONNECTIONS_OF_HTTP2: usize = 1024;
 const CONNECTIONS_OF_USER_OF_HTTP2: usize = 128;
 /// Limit of connections that are accepted and whose user is not yet known; more wait in the listener's queue.
 const OPENING: usize = 512;
 /// Limit of questions to the keeper at a time; more wait.
 const QUESTIONS: usize = 64;
-/// How long the keeper or the server may be away, being restarted, and how often they are tried.
+/// How long a connection waits for a keeper or server that is being restarted, and the pause between
+/// attempts.
 const AWAY: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
-/// One warning at most in this time: clients can cause any number.
+/// At most one warning is written in this time, because clients can cause any number.
 const QUIET: Duration = Duration::from_secs(1);
 /// The pause after a failure to accept: the system lacks descriptors or memory.
 const SHORTAGE: Duration = Duration::from_millis(50);
@@ -85,7 +86,7 @@ enum Way {
     Xclient,
 }
 
-/// Why it does not start.
+/// The reason why usher-identify does not start.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
     #[error("{0}: it is started by the keeper, for a `service` with `identify`")]
@@ -124,7 +125,7 @@ struct Server {
     warnings: Warnings,
 }
 
-/// The form in which the server is told, with what that form needs.
+/// The form in which the server gets the user's name, with the values that this form needs.
 enum Told {
     ProxyProtocol,
     Http(HeaderName),
@@ -140,7 +141,7 @@ struct Warnings(Mutex<Recent>);
 struct Recent {
     /// When the last one was written.
     last: Option<Instant>,
-    /// How many were not written since.
+    /// The number of warnings that were not written since.
     unsaid: u64,
 }
 
@@ -167,7 +168,7 @@ struct Known {
 }
 
 impl Known {
-    /// The user as HTTP has it.
+    /// The user and the header that names the user in HTTP requests.
     fn by(&self, header: &HeaderName) -> io::Result<http::User> {
         http::User::new(header.clone(), &self.user, self.ends.client)
     }
@@ -195,7 +196,7 @@ fn run(
     let listener = listener().map_err(StartError::NoListener)?;
     privileges::no_core_dumps()?;
     privileges::raise_descriptor_limit()?;
-    // Neither keeps it from the sockets of the keeper and the server.
+    // Neither sandbox blocks the local sockets of the keeper and the server.
     landlock(&[], &[])?;
     seccomp(&[Ability::Splice])?;
     let way = match (way, header) {
@@ -225,7 +226,7 @@ fn run(
         });
         let opening = Arc::new(Semaphore::new(OPENING));
         loop {
-            // Never closed.
+            // The semaphore is never closed.
             let place = Arc::clone(&opening).acquire_owned().await.ok();
             match listener.accept().await {
                 Ok((connection, _)) => {
@@ -257,8 +258,8 @@ async fn serve(connection: TcpStream, place: Option<OwnedSemaphorePermit>, serve
     }
 }
 
-/// Passes one connection on. A connection that is not served ends by RST, so that its client takes it for no
-/// answer of the server. How a connection ends that is served is the business of its two ends.
+/// Passes one connection on. A connection that is not served ends by RST, so that the client does not take
+/// its end for the server's answer. A served connection ends as client and server end it.
 async fn pass_on(
     mut connection: TcpStream,
     place: Option<OwnedSemaphorePermit>,
@@ -320,8 +321,8 @@ async fn open(known: &Known, server: &Server) -> Result<UnixStream, Unserved> {
     Ok(remote)
 }
 
-/// The same for SMTP. Returns what the server says to the client; without a connection, that it does not serve
-/// this client.
+/// Like [`open`], for SMTP. Returns the connection with the server's greeting for the client; or none, with
+/// the server's refusal.
 async fn introduce(
     known: &Known,
     server: &Server,
@@ -334,7 +335,7 @@ async fn introduce(
     })
 }
 
-/// Asks the keeper who the user is, again while it is being restarted.
+/// Asks the keeper who the user is. Tries again while the keeper is being restarted.
 async fn ask(connection: ConnectionTuple) -> Result<ConnectionInfo, Unserved> {
     let until = Instant::now() + AWAY;
     loop {
@@ -346,7 +347,7 @@ async fn ask(connection: ConnectionTuple) -> Result<ConnectionInfo, Unserved> {
     }
 }
 
-/// Connects to the server, again while it is being restarted or its queue is full.
+/// Connects to the server. Tries again while the server is being restarted or its queue is full.
 async fn connect(socket: &Path) -> Result<UnixStream, Unserved> {
     use io::ErrorKind::{ConnectionRefused, NotFound, WouldBlock};
     let until = Instant::now() + AWAY;

@@ -1,5 +1,5 @@
-//! The header of the PROXY protocol, version 2 (HAProxy's doc/proxy-protocol.txt), with the user in each of
-//! the values in which some server looks for one.
+//! The header of the PROXY protocol, version 2 (HAProxy's doc/proxy-protocol.txt), with the user's name in
+//! each of the values in which servers look for it.
 
 use std::io;
 
@@ -13,13 +13,13 @@ const CUSTOM: u8 = 0xe0;
 /// The client has authenticated itself over this connection and in this session (PP2_CLIENT_CERT_CONN,
 /// PP2_CLIENT_CERT_SESS). Not PP2_CLIENT_SSL: there is no TLS.
 const CLIENT: u8 = 0x02 | 0x04;
-/// It was verified.
+/// The client's certificate was verified.
 const VERIFIED: [u8; 4] = [0; 4];
 
 /// The header of a connection of this user.
 ///
 /// # Errors
-/// When the name is too long, which no user's is.
+/// When the name is too long; no user's name is.
 pub fn header(connection: &ConnectionTuple, user: &str) -> io::Result<Vec<u8>> {
     let addresses = (connection.client, connection.server);
     Builder::with_addresses(Version::Two | Command::Proxy, Protocol::Stream, addresses)

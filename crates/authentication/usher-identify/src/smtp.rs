@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Limit of a reply, in bytes.
 const REPLY: usize = 8192;
 
-/// Why the server was not told.
+/// The reason why the server does not know the user.
 #[derive(Debug, thiserror::Error)]
 pub enum XclientError {
     #[error(
@@ -31,12 +31,13 @@ pub enum XclientError {
     Io(#[from] io::Error),
 }
 
-/// What the server says to the client.
+/// The server's reply for the client.
 #[derive(Debug)]
 pub enum Said {
-    /// It knows the user, and greets.
+    /// The server knows the user, and greets the client.
     Greeting(Vec<u8>),
-    /// It serves nobody, or not this client. It may not know the user: nothing more passes to it.
+    /// The server serves no client, or not this one. It may not know the user, so nothing more is passed to
+    /// it.
     Refusal(Vec<u8>),
 }
 
@@ -55,7 +56,8 @@ pub async fn introduce(
     }
     server.write_all(command(user, client).as_bytes()).await?;
     let reply = reply(server).await?;
-    // The command is unknown, wrong or not permitted. Other replies are about the client, and for it.
+    // With these codes the server does not accept the command. Other replies concern the client, who gets
+    // them.
     let is_not_taken = [&b"50"[..], b"530", b"550"]
         .iter()
         .any(|code| reply.starts_with(code));
@@ -74,7 +76,8 @@ fn is_greeting(reply: &[u8]) -> bool {
     reply.starts_with(b"220")
 }
 
-/// All that the server believes of a client: what is left out would be this process's.
+/// The command, with all attributes that identify a client: for one left out, the server would take this
+/// process's.
 fn command(user: &str, client: SocketAddr) -> String {
     let family = match client.ip().to_canonical() {
         IpAddr::V4(_) => "",
@@ -102,7 +105,7 @@ fn xtext(value: &str) -> String {
     encoded
 }
 
-/// One reply, of one or several lines. The server says nothing more unasked.
+/// Reads one reply, of one or several lines. The server sends nothing more without another command.
 async fn reply(server: &mut UnixStream) -> Result<Vec<u8>, XclientError> {
     let read = async {
         let mut reply = Vec::new();

@@ -1,11 +1,11 @@
 //! A reverse proxy that tells the server who the user is in a header of each request.
 //!
-//! No connection to the server carries requests of two users: with HTTP/1.1 each request gets a new connection,
-//! with HTTP/2 each client's connection gets one. What the client says in that header, or in one that a server
-//! may take for it, is removed, and so is what concerns only this connection (RFC 9110, section 7.6.1). WebSocket
-//! is the only protocol to which a connection can change: after any other change the client could send requests
-//! that nobody reads here. The policy and not the client chooses the version, because a server for one version
-//! may misread the other.
+//! No connection to the server carries requests of two users: with HTTP/1.1 each request gets a new
+//! connection, with HTTP/2 each client's connection gets one. The proxy removes the client's own headers of
+//! that name, headers that a server may take for it, and headers that concern only one connection (RFC 9110,
+//! section 7.6.1). A connection can change its protocol only to WebSocket: after any other change the client
+//! could send requests that this proxy does not read. The policy, not the client, chooses the version of
+//! HTTP, because a server for one version may misread the other.
 
 mod request;
 
@@ -34,30 +34,31 @@ use request::{is_of_another_site, is_websocket, remove_hop_by_hop, set_websocket
 
 use crate::{Server, Unserved, connect};
 
-/// How long a client may take for the headers of a request, and be silent between two.
+/// How long a client may take for the headers of a request, and be silent between two requests.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Limit of what waits of one connection, each way, in bytes; HTTP/1.1.
+/// Limit of buffered bytes of one connection, each way; HTTP/1.1.
 const BUFFER: usize = 64 * 1024;
 /// Limit of a request's headers: how many (HTTP/1.1), and their bytes (HTTP/2).
 const HEADERS: usize = 256;
 const HEADER_BYTES: u32 = 64 * 1024;
 /// Limit of requests of one connection at a time; HTTP/2.
 const REQUESTS: u32 = 100;
-/// Limits of what waits of one connection's bodies, each way, and of one body's, in bytes; HTTP/2.
+/// Limits of buffered bytes; HTTP/2: received ones of all bodies of a connection and of one body, unsent ones
+/// of one body.
 const WINDOW: u32 = 256 * 1024;
 const BODY: u32 = 64 * 1024;
 const UNSENT: usize = 16 * 1024;
 
-/// A body on its way, of which each part is looked at.
+/// A body that is passed on, with a function that sees each frame.
 type Passed = MapFrame<Incoming, Box<dyn FnMut(Frame<Bytes>) -> Frame<Bytes> + Send>>;
-/// A body for the client: the server's, or a sentence.
+/// A body for the client: the server's, or a sentence of this proxy's.
 type Answer = Either<Passed, Full<Bytes>>;
 
 /// A client's connection.
 struct Client {
     user: User,
     server: Arc<Server>,
-    /// Requests whose answers are not whole yet, and all that there have been; HTTP/2.
+    /// The numbers of requests without a complete answer, and of all requests so far; HTTP/2.
     open: AtomicUsize,
     begun: AtomicUsize,
     /// Its place among the user's connections, also when it has become a WebSocket.
@@ -117,11 +118,11 @@ pub async fn serve(
         .map_err(io::Error::other)
 }
 
-/// Serves a client's connection over HTTP/2, on a connection to the server, until one of them ends or the
-/// client is silent.
+/// Serves a client's connection over HTTP/2, by one connection to the server, until either connection ends or
+/// the client is silent.
 ///
 /// # Errors
-/// When one of them breaks off, or does not speak HTTP/2.
+/// When the client or the server breaks off, or does not speak HTTP/2.
 pub async fn serve_http2(
     connection: TcpStream,
     remote: UnixStream,
@@ -168,7 +169,7 @@ pub async fn serve_http2(
     loop {
         tokio::select! {
             served = &mut serving => return served.map_err(io::Error::other),
-            // The client learns it, and connects again.
+            // The client gets GOAWAY, and connects again.
             ended = &mut to_server, if !server_ended => {
                 server_ended = true;
                 if let Err(error) = ended {
@@ -201,7 +202,7 @@ async fn silence(client: &Client) {
 }
 
 impl Client {
-    /// The answer to a request of HTTP/1: the server's, or why there is none.
+    /// The answer to a request of HTTP/1: the server's, or a refusal with the reason.
     async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Response<Answer> {
         let websocket = is_websocket(&request);
         if let Some(refusal) = refused(&request, websocket) {
@@ -267,7 +268,7 @@ fn passed_on(response: Response<Incoming>, counted: Option<Counted>) -> Response
     if is_chunked {
         head.headers.remove(header::CONTENT_LENGTH);
     }
-    // A server of HTTP/1.0 may stand behind it.
+    // The server may speak HTTP/1.0.
     if head.version == Version::HTTP_10 {
         head.version = Version::HTTP_11;
     }
@@ -278,7 +279,7 @@ fn passed_on(response: Response<Incoming>, counted: Option<Counted>) -> Response
     Response::from_parts(head, Either::Left(body.map_frame(passing)))
 }
 
-/// No answer: the server's doing, or that of a client which broke off its own request.
+/// The answer if the server broke off, or if the client broke off its own request.
 fn broken(error: &hyper::Error) -> Response<Answer> {
     tracing::debug!(%error, "a request has no answer");
     refusal(StatusCode::BAD_GATEWAY, "the service's server broke off")
@@ -292,7 +293,7 @@ async fn join(client: OnUpgrade, server: OnUpgrade) -> io::Result<()> {
     Ok(())
 }
 
-/// The answer to a request that is not passed on.
+/// The answer to a request that must not be passed on; none if it may.
 fn refused(request: &Request<Incoming>, websocket: bool) -> Option<Response<Answer>> {
     if request.method() == Method::CONNECT {
         let reason = "CONNECT is not passed on: this is no proxy";

@@ -1,4 +1,5 @@
-//! What a server gets of a client's request: the target and the headers, without what only a proxy may say.
+//! Makes the server's request from a client's: adapts the target, and removes headers that only a proxy may
+//! set.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 
 /// Headers in which proxies tell servers who the user is, or where the client is. A server that reads another
-/// one than the policy says would believe the client.
+/// header than the policy names would otherwise believe the client.
 const CLAIMS: [&str; 15] = [
     "client-ip",
     "forwarded",
@@ -51,13 +52,13 @@ pub struct User {
     name: HeaderValue,
     /// The value of `X-Forwarded-For`.
     address: HeaderValue,
-    /// The other end of the connection.
+    /// The client's endpoint.
     pub client: SocketAddr,
 }
 
 impl User {
     /// # Errors
-    /// When the name cannot be the value of a header, which no user's is.
+    /// When the name cannot be the value of a header; every user's name can.
     pub fn new(header: HeaderName, name: &UserName, client: SocketAddr) -> io::Result<Self> {
         let value = |text: &str| HeaderValue::from_str(text).map_err(io::Error::other);
         Ok(Self {
@@ -71,7 +72,7 @@ impl User {
     /// The request as the server gets it.
     ///
     /// # Errors
-    /// The reason that it is invalid or has two meanings.
+    /// The reason why the request is invalid or ambiguous.
     pub fn prepare(
         &self,
         request: Request<Incoming>,
@@ -122,9 +123,9 @@ impl User {
     }
 }
 
-/// Whether a page of another site has a browser send a request, which would be the user's: by `Sec-Fetch-Site`
-/// (W3C Fetch Metadata), from browsers without it by `Origin` (RFC 6454), which is not this server's host then.
-/// Programs that are no browsers send neither.
+/// Whether a page of another site has made the user's browser send this request. Browsers tell by
+/// `Sec-Fetch-Site` (W3C Fetch Metadata); those without it by an `Origin` (RFC 6454) other than this server's
+/// host. Other programs send neither header.
 pub fn is_of_another_site(uri: &Uri, headers: &HeaderMap) -> bool {
     if let Some(site) = headers.get(SEC_FETCH_SITE) {
         return site != "same-origin" && site != "none";
@@ -160,8 +161,8 @@ pub fn set_websocket(headers: &mut HeaderMap) {
     headers.insert(header::UPGRADE, HeaderValue::from_static(websocket));
 }
 
-/// Removes what concerns only one of the two connections (RFC 9110, section 7.6.1). Nobody may have the body's
-/// length or the host removed by naming them in `Connection`.
+/// Removes headers that concern only one of the two connections (RFC 9110, section 7.6.1). Keeps the body's
+/// length and the host even if `Connection` names them.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let connection = headers.get_all(header::CONNECTION).iter();
     let listed: Vec<HeaderName> = connection
@@ -182,9 +183,10 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes what only a proxy may say, and here the client has said it: who the user is, in `own` or in another
-/// header that some server believes, and where the client is. Names that differ in what is no letter or digit are
-/// the same: CGI and its successors make one variable of them (RFC 3875, section 4.1.18).
+/// Removes headers that only a proxy may set, and that the client has set: who the user is, in `own` or in
+/// another header that some server believes, and where the client is. Names that differ only in characters
+/// other than letters and digits are the same: CGI and its successors make one variable of them (RFC 3875,
+/// section 4.1.18).
 fn remove_claims(headers: &mut HeaderMap, own: &HeaderName) {
     let own = plain(own);
     let is_claim = |name: &HeaderName| {
@@ -215,8 +217,8 @@ fn plain(name: &HeaderName) -> String {
     name.as_str().chars().map(plain).collect()
 }
 
-/// Makes a request's target one for a server (RFC 9112, section 3.2.1): a host in it goes to the Host header, of
-/// which there is exactly one afterwards.
+/// Puts a request's target into origin form (RFC 9112, section 3.2.1): a host in the target goes to the Host
+/// header. Afterwards there is exactly one Host header.
 fn to_origin_form(
     uri: &mut Uri,
     headers: &mut HeaderMap,
@@ -238,7 +240,7 @@ fn to_origin_form(
     }
 }
 
-/// Gives a request of HTTP/2 its host in `:authority` only (RFC 9113, section 8.3.1).
+/// Puts the host of an HTTP/2 request into `:authority` only (RFC 9113, section 8.3.1).
 fn set_authority(uri: &mut Uri, headers: &mut HeaderMap) -> Result<(), &'static str> {
     const WRONG: &str = "the request's target is wrong";
     let host = headers.remove(header::HOST);
