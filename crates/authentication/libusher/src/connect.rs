@@ -23,16 +23,16 @@ mod attempts;
 mod sockets;
 mod tickets;
 
-/// How long the signer and the server may take to decide. That takes milliseconds; the rest is for a person
-/// who touches a security key, a daemon that restarts or a host that does not answer.
+/// How long the signer and the server may take to decide. A decision takes milliseconds; the rest of the time
+/// is for a person who touches a security key, a daemon that restarts or a host that does not answer.
 const DECISION: Duration = Duration::from_secs(60);
 
 /// How long the signer may take to say how a program has ended. The signer itself waits for the server's
 /// report for up to a second.
 const REPORT: Duration = Duration::from_secs(3);
 
-/// How long an announced connection may take: as long as its announcement lives on the server, which
-/// refuses it afterwards.
+/// How long an announced connection may take: as long as its announcement lives on the server. Afterwards the
+/// server refuses its SYN.
 const ANNOUNCED: Duration = Duration::from_secs(10);
 
 /// A failed connection.
@@ -59,9 +59,9 @@ pub enum ConnectError {
     /// There is no way to any of the host's addresses.
     #[error("cannot connect to any address of the host: {ways}")]
     Unreachable {
-        /// The addresses, and why not, for people.
+        /// The addresses, each with the reason, for people.
         ways: String,
-        /// The errno(3) value of the last one.
+        /// The errno(3) value of the last address.
         errno: i32,
     },
     /// The connection itself failed although it was admitted.
@@ -76,7 +76,7 @@ impl ConnectError {
         match self {
             Self::Refused(refusal) => match refusal {
                 Refusal::UnknownHost => libc::EHOSTUNREACH,
-                // Over in seconds: no policy, key or account has decided this.
+                // These refusals end within seconds: no policy, key or account has caused them.
                 Refusal::Overloaded
                 | Refusal::SessionTableFull
                 | Refusal::AdmissionTableFull
@@ -113,7 +113,7 @@ impl ConnectError {
 /// # Errors
 /// See [`ConnectError`]. Nothing is left behind on either host.
 pub fn connect_by_user(host: &HostName, service: &ServiceName) -> Result<TcpStream, ConnectError> {
-    // The kernel draws tokens for the real user, the signer answers the effective one.
+    // The kernel draws tokens for the real uid; the signer answers for the effective one.
     let draws = rustix::process::getuid() == rustix::process::geteuid();
     let tried = Tried::default();
     let announced = || connect_announced(host.clone(), service.clone(), &tried);
@@ -165,7 +165,7 @@ fn connect_with_ticket(
                 tickets::remember(host, service, server);
                 return Ok(connected);
             }
-            // The ticket is used up for now, or not for this process. The network is not at fault, so
+            // The ticket is used up for now, or does not serve this process. The network is not at fault, so
             // the signer need not know.
             Err(TokenError::Draw) => {
                 drop(signer);
@@ -182,8 +182,8 @@ fn connect_with_ticket(
 }
 
 /// As [`connect_by_user`], for the user at the other end of `local`, a loopback connection that this process
-/// has accepted. For the client proxy: the signer takes this from the proxy's account only, and asks the
-/// kernel for the connection's user.
+/// has accepted. For the client proxy: the signer accepts this request from the proxy's account only, and
+/// asks the kernel for the connection's user.
 ///
 /// # Errors
 /// As [`connect_by_user`].
@@ -206,7 +206,8 @@ pub fn connect_on_behalf(
 }
 
 /// The uid of the user at the other end of `local`, a loopback connection that this process has accepted for
-/// a service; that end may be closed already. For the client proxy: the signer answers only its account.
+/// a service; that end may be closed already. For the client proxy: the signer answers only the proxy's
+/// account.
 ///
 /// # Errors
 /// [`ConnectError::Refused`] when the kernel does not know, or the caller is not the proxy; as
@@ -235,8 +236,8 @@ pub fn owner_at_the_proxy(
 }
 
 /// How the service's program for a connection of the calling user has ended, if it failed at once and the
-/// server says so. To be asked after a connection has ended before any data came from the server; `client` is
-/// this host's endpoint of it. The signer waits for the server's report for up to a second.
+/// server says so. Ask after a connection has ended before any data came from the server; `client` is the
+/// connection's endpoint on this host. The signer waits for the server's report for up to a second.
 ///
 /// # Errors
 /// As [`connect_by_user`] when the signer is unavailable.
@@ -274,8 +275,8 @@ fn signer_within(restart: Duration, decision: Duration) -> Result<PacketSocket, 
     Ok(signer)
 }
 
-/// Connects to a daemon. If its socket is there and the daemon is not, the daemon is being restarted, and
-/// this waits for it.
+/// Connects to a daemon. If its socket is there and the daemon is not, the daemon is being restarted, and the
+/// call waits for it.
 fn connect_to(path: &Path, mut pause: impl FnMut() -> bool) -> io::Result<PacketSocket> {
     loop {
         match PacketSocket::connect(path) {
@@ -335,11 +336,12 @@ fn finish(
     };
     let told = signer.send(&done.encode(), &[]);
     if done == LocalRequest::Unreachable {
-        // Once the signer has answered this, or has gone, it names another address.
+        // Only after its answer does the signer name another address. An error means that the signer has
+        // gone.
         drop(receive(signer));
     }
     connected?;
-    // A signer that has gone in this instant has let go of the port by itself.
+    // A signer that has just ended has released the port by that.
     drop(told);
     Ok(socket.into())
 }

@@ -15,14 +15,14 @@ use crate::process;
 use crate::service_error::ServiceError;
 use crate::table;
 
-/// How long the keeper may take to answer what it decides in microseconds.
+/// How long the keeper may take to answer a request that it decides in microseconds.
 const DECISION: Duration = Duration::from_secs(30);
 
-/// A process's own conversation about its service. A child that is forked meanwhile, by another
-/// thread, has a duplicate, by which it could take answers away: see [`forget_inherited`].
+/// A process's own conversation about its service. A child that is forked meanwhile, by another thread, has a
+/// duplicate of the socket, by which the child could take answers away: see [`forget_inherited`].
 pub(crate) struct Conversation(pub(crate) PacketSocket);
 
-/// An open conversation: its descriptor, which socket that is, and whose.
+/// An open conversation: its descriptor, the inode of its socket, and its process.
 #[derive(Clone, Copy)]
 struct Entry {
     descriptor: RawFd,
@@ -33,7 +33,8 @@ struct Entry {
 static CONVERSATIONS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 impl Conversation {
-    /// Connects. The conversation is entered first, so that a child forked at any time finds it.
+    /// Connects to the keeper. Enters the conversation in the table first, so that a child forked at any time
+    /// finds it.
     pub(crate) fn new() -> Result<Self, ServiceError> {
         let mut conversations = table::lock(&CONVERSATIONS)?;
         let keeper = PacketSocket::unconnected().map_err(ServiceError::NoKeeper)?;
@@ -63,7 +64,8 @@ impl Drop for Conversation {
     }
 }
 
-/// Closes this process's copies of its parent's conversations: it is about to become another user's.
+/// Closes this process's copies of its parent's conversations, because this process is about to become
+/// another user's.
 pub(crate) fn forget_inherited() -> Result<(), ServiceError> {
     let mut conversations = table::lock(&CONVERSATIONS)?;
     let own = std::process::id();
@@ -72,7 +74,7 @@ pub(crate) fn forget_inherited() -> Result<(), ServiceError> {
         .partition(|entry| entry.process == own);
     *conversations = kept;
     for entry in inherited {
-        // Unless the program has closed it itself, and has something else there now.
+        // Unless the program has closed the descriptor itself, and its number now stands for something else.
         if process::inode(entry.descriptor) == Some(entry.inode) {
             process::close(entry.descriptor);
         }
@@ -94,7 +96,7 @@ fn connect_socket(keeper: &PacketSocket) -> Result<(), ServiceError> {
         .map_err(|error| ServiceError::NoKeeper(error.into()))
 }
 
-/// One request and its answer; signals do not disturb it.
+/// Sends one request and receives its answer; signals do not interrupt the exchange.
 pub(crate) fn exchange(
     keeper: &PacketSocket,
     request: &CallRequest,

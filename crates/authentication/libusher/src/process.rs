@@ -4,8 +4,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use rustix::io::Errno;
 
-/// Closes a descriptor of which a fork has left this process a duplicate. Its owner is a
-/// thread that this process does not have.
+/// Closes a descriptor of which a fork has left this process a duplicate. The descriptor's owner is a thread
+/// that this process does not have.
 pub(crate) fn close(descriptor: RawFd) {
     // SAFETY: nothing in this process owns the descriptor, by this function's contract; closing one
     // that is not open does nothing.

@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// process of that user accepts them.
 #[derive(Debug)]
 pub struct ByUserListener {
-    // Kept, so that no other process binds the port meanwhile.
+    // The socket is kept open, so that no other process binds the port meanwhile.
     _listener: TcpListener,
     service: ServicePort,
 }
@@ -212,7 +212,7 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
     thread::set_thread_res_gid(gid, gid, gid).map_err(in_part("change the group id"))?;
     let uid = rustix::fs::Uid::from_raw(uid);
     thread::set_thread_res_uid(uid, uid, uid).map_err(in_part("change the user id"))?;
-    // The fence refuses their use from here on.
+    // From here on the fence refuses the use of capabilities.
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
         permitted: CapabilitySet::empty(),
@@ -295,7 +295,7 @@ pub(crate) fn accept(
             rustix::event::poll(&mut waiting, None)?;
         }
         match rustix::net::acceptfrom_with(queue, rustix::net::SocketFlags::CLOEXEC) {
-            // Another process of the user took it first.
+            // Another process of the user took the connection first.
             Err(Errno::AGAIN) if !nonblocking => {}
             Err(error) => return Err(error.into()),
             Ok((connection, address)) => {
@@ -329,7 +329,7 @@ pub struct ConnectionInfo {
     pub principals: Vec<String>,
     /// When the session was opened, in seconds since 1970.
     pub opened: u64,
-    /// When it ends at the latest, in seconds since 1970.
+    /// When the session ends at the latest, in seconds since 1970.
     pub expires: u64,
 }
 
@@ -348,12 +348,12 @@ impl From<calls::ConnectionInfo> for ConnectionInfo {
     }
 }
 
-/// Returns the user and the session of an accepted connection. A worker that Usher started may ask too, and
-/// the processes of the account that serves all users of a service (`style shared`) about each of theirs.
+/// Returns the user and the session of an accepted connection. A worker that Usher started may ask, too. With
+/// `style shared`, the processes of the service's account may ask about each connection of the service.
 ///
 /// # Errors
-/// [`ServiceError::WrongSocket`]; [`crate::Refusal::NoConnection`] when Usher does not know it, or no longer;
-/// [`crate::Refusal::ForeignConnection`] when it is another user's, or of another service;
+/// [`ServiceError::WrongSocket`]; [`crate::Refusal::NoConnection`] when Usher does not know the connection,
+/// or no longer; [`crate::Refusal::ForeignConnection`] when it is another user's, or of another service;
 /// [`ServiceError::NoKeeper`].
 pub fn connection_info(connection: impl AsFd) -> Result<ConnectionInfo, ServiceError> {
     let wrong = |error: Errno| ServiceError::WrongSocket("connected TCP socket", error.into());
@@ -368,7 +368,7 @@ pub fn connection_info(connection: impl AsFd) -> Result<ConnectionInfo, ServiceE
     connection_info_by(connection)
 }
 
-/// The same by the endpoints of a connection, for programs that do not hold it.
+/// As [`connection_info`], by the endpoints of a connection, for programs that do not hold it.
 ///
 /// # Errors
 /// As [`connection_info`], but for [`ServiceError::WrongSocket`].

@@ -7,7 +7,7 @@ use usher_proto::refusal::Refusal;
 /// A failed call.
 #[derive(Debug, thiserror::Error)]
 pub enum ServiceError {
-    /// The descriptor is no socket, or one of another kind.
+    /// The descriptor is no socket, or a socket of another kind.
     #[error("the socket is not a {0}: {1}")]
     WrongSocket(&'static str, io::Error),
     /// The keeper refused.

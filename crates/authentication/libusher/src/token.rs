@@ -29,8 +29,9 @@ pub fn draw_token(socket: BorrowedFd<'_>, server: SocketAddr) -> io::Result<()> 
     process::set_option(socket, LEVEL, DRAW, &destination).map_err(io::Error::from)
 }
 
-/// Has the kernel choose a lasting source address for an IPv6 connection, not a temporary one (RFC 5014):
-/// the server takes tokens only from addresses that its policy has for this host. Of no effect on others.
+/// Has the kernel choose a lasting source address for an IPv6 connection, not a temporary one (RFC 5014): the
+/// server takes tokens only from addresses that its policy has for this host. Other connections are not
+/// affected.
 pub(crate) fn prefer_lasting_source(socket: BorrowedFd<'_>) -> io::Result<()> {
     // linux/in6.h; no safe crate has it.
     const IPV6_ADDR_PREFERENCES: i32 = 72;

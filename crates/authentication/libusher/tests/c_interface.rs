@@ -39,10 +39,10 @@ impl Installed {
     fn new(target: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let variable = |name: &str, value: &Path| format!("{name}={}", value.display());
-        // The libraries lie beside this test.
+        // `make` finds the built libraries beside this test.
         let test = std::env::current_exe().unwrap();
         let mut make = Command::new("make");
-        // Must not use the job server of a make that runs the tests.
+        // This make must not use the job server of a make that runs the tests.
         make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
         make.arg("-C").arg(root()).arg(target);
         make.arg(variable("BUILT", test.parent().unwrap()));

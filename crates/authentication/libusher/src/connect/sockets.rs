@@ -50,7 +50,7 @@ pub(super) fn establish(socket: &OwnedFd, server: SocketAddr, limit: Duration) -
     match rustix::net::connect(socket, &server) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::INTR) => wait_until_connected(socket, until),
-        // The kernel's error at the end of the socket's time.
+        // The kernel returns this at the end of the socket's time limit.
         Err(rustix::io::Errno::INPROGRESS) => Err(io::ErrorKind::TimedOut.into()),
         Err(error) => Err(error.into()),
     }
@@ -104,12 +104,14 @@ mod tests {
         let server = listener.local_addr().unwrap();
         wait_until_connected(&begin(server), Instant::now() + ANNOUNCED).unwrap();
 
-        // With nothing accepted, one fits in beside the one above; the next SYN has no answer.
+        // The queue takes one connection besides the one above, and nothing is accepted: the next SYN gets no
+        // answer.
         rustix::net::listen(&listener, 0).unwrap();
         let waiting: Vec<OwnedFd> = (0..3).map(|_| begin(server)).collect();
         let last = waiting.last().unwrap();
         let over = wait_until_connected(last, Instant::now()).unwrap_err();
-        // Not the kernel's ETIMEDOUT, which comes after minutes.
+        // The library's own time limit has ended the attempt, not the kernel's, whose ETIMEDOUT comes after
+        // minutes.
         assert_eq!(
             (over.kind(), over.raw_os_error()),
             (io::ErrorKind::TimedOut, None)

@@ -88,9 +88,8 @@ pub(super) enum TokenError {
     Connect,
 }
 
-/// Connects with a token of the user's ticket for this address. Each system call counts here: this is
-/// the way of all connections after a user's first. The address is known, so that the socket can be
-/// of its family.
+/// Connects with a token of the user's ticket for this address. Makes few system calls, because all
+/// connections after a user's first come this way. The address is known, so the socket can be of its family.
 pub(super) fn establish_with_token(server: SocketAddr) -> Result<TcpStream, TokenError> {
     let socket = socket_of(family_of(server)).map_err(|_| TokenError::Draw)?;
     if server.is_ipv6() {

@@ -1,5 +1,5 @@
 //! The calls of a service, for C. They take the listening socket's descriptor, as the paper's calls do, so
-//! the state of a listener is kept here by its number.
+//! this module keeps the state of a listener by the number of its descriptor.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
@@ -26,9 +26,9 @@ const LISTENERS: usize = 1024;
 
 /// The state of a listener.
 enum Listener {
-    /// The listener is in the mode; with the last reserved user.
+    /// The listener is in the mode acceptByUser; with the last reserved user.
     ByUser(ServicePort, Option<Reservation>),
-    /// This process has become the user, and the descriptor is the user's queue, non-blocking if the
+    /// This process has become the user, and the descriptor is the user's queue. It is non-blocking if the
     /// service's own listener was.
     Queue {
         /// The conversation in which the keeper has yet to be told of the first accepted connection.
@@ -104,7 +104,8 @@ fn set_accept_mode(listener: c_int, mode: c_int) -> Result<(), Failure> {
     }
     let by_user = ServicePort::of_socket(opened(listener)?)?;
     with_table(|table| {
-        // A descriptor that was closed may have been replaced by another of its number.
+        // Forgets listeners whose descriptors are closed. A number that is in use again may be another
+        // file's.
         table.retain(|&known, _| opened(known).is_ok());
         if table.len() >= LISTENERS && !table.contains_key(&listener) {
             return Err(Failure(
@@ -355,7 +356,7 @@ mod tests {
 
     use super::*;
 
-    /// Prints what the compiler of C makes of the header.
+    /// Prints the sizes and offsets that the compiler of C finds in the header.
     const PROGRAM: &str = r#"
 #include <stddef.h>
 #include <stdio.h>
@@ -424,7 +425,7 @@ int main(void)
         assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
     }
 
-    /// As a child sees it that was forked while another thread held the table.
+    /// The table's lock is held for ever, as in a child that was forked while another thread held it.
     #[test]
     fn a_table_that_nobody_lets_go_of_is_an_error_and_no_hang() {
         use std::os::fd::AsRawFd;

@@ -164,7 +164,8 @@ int main(void)
 	listener = tcp(1);
 	bound = tcp(0);
 	file = open("/dev/null", O_RDONLY);
-	/* A number that nothing opened later gets: the kernel gives the lowest. */
+	/* The number of a closed file. No file that is opened later gets it: the kernel chooses the
+	 * lowest free one. */
 	closed = fcntl(file, F_DUPFD, 500);
 	close(closed);
 

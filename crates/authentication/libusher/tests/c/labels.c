@@ -164,7 +164,7 @@ static void of_modules(void)
 	fails("no name", mac_is_present("Biba"), EINVAL, "small letter");
 }
 
-/* Where no module is loaded, as on the machine that runs this. */
+/* The calls about processes where no module is loaded, as on the machine that runs this. */
 static void of_processes(void)
 {
 	mac_t any = prepared("?biba"), biba = prepared("biba"), low = label("biba/low");
@@ -188,7 +188,7 @@ static void of_processes(void)
 	mac_free(low);
 }
 
-/* As a user: may read every label and set none. */
+/* As a user without privilege, who may read every label and set none. */
 static int of_user(void)
 {
 	mac_t any = prepared("?mls,?biba"), low = label("mls/low");
