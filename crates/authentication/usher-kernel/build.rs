@@ -21,7 +21,7 @@ fn main() -> Result<(), Failure> {
     ] {
         build.compile(folder, program, program, &[])?;
     }
-    // For a test only.
+    // This variant is for a test only.
     let pause = &["-DUSHER_PAUSE"];
     build.compile(
         "authentication/admission",

@@ -33,7 +33,7 @@ pub fn mount() -> Result<PathBuf, KernelError> {
 }
 
 /// Whether the hierarchy of version 2 has a controller, which one of version 1 may have instead. Also true if
-/// that cannot be found out.
+/// the hierarchy cannot be read.
 pub fn has(controller: Controller) -> bool {
     match mount().and_then(|mount| read_cgroup_file(&mount.join("cgroup.controllers"))) {
         Ok(found) => found
@@ -177,25 +177,25 @@ impl Group {
         File::open(&self.path).map_err(KernelError::file("open the cgroup", &self.path))
     }
 
-    /// Whether this made the group: nothing of an earlier keeper is in it.
+    /// Whether this value has made the group: nothing of an earlier keeper is in it.
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.is_new
     }
 
-    /// Its path.
+    /// The group's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Moves the calling process (all its threads) here.
+    /// Moves the calling process (all its threads) into the group.
     pub fn move_self(&self) -> Result<(), KernelError> {
         self.write("cgroup.procs", "0")
     }
 
-    /// Moves another process (all its threads) into a group of its own below this one. `pidfd` belongs to
-    /// the process, because its number may pass to another.
+    /// Moves another process (all its threads) into a group of its own below this one. `pidfd` identifies the
+    /// process, because the number may pass to another process.
     ///
     /// # Errors
     /// When the kernel refuses; `ESRCH` when the process has ended.
@@ -247,7 +247,7 @@ impl Group {
         self.name_after("guest-")?.parse().ok()
     }
 
-    /// The rest of its name; none for a name that begins otherwise.
+    /// The rest of the group's name; none for a name that begins otherwise.
     #[must_use]
     pub fn name_after(&self, prefix: &str) -> Option<&str> {
         self.path.file_name()?.to_str()?.strip_prefix(prefix)
@@ -304,7 +304,7 @@ impl Group {
         self.write("cgroup.kill", "1")
     }
 
-    /// Its number, which no other group ever has.
+    /// The group's number, which no other group ever has.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -321,7 +321,7 @@ impl Group {
         std::fs::remove_dir(&self.path).map_err(KernelError::file("remove the cgroup", &self.path))
     }
 
-    /// Whether a process lives in it or below.
+    /// Whether a process lives in the group or below it.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -331,7 +331,7 @@ impl Group {
             .any(|line| line == "populated 1"))
     }
 
-    /// Its processes, without adopted ones.
+    /// The group's processes, without adopted ones.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -340,8 +340,8 @@ impl Group {
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
-    /// How a process gets into the group: it enters by itself if processes made directly in the group were
-    /// found to be killed ([`Group::note_killed_newborn`]).
+    /// How a process gets into the group. A process enters by itself if one that was made directly in the
+    /// group was killed at once ([`Group::note_killed_newborn`]).
     #[must_use]
     pub fn entry(&self) -> Entry {
         if self.newborns_are_killed.load(Ordering::Relaxed) {
@@ -365,7 +365,7 @@ impl Group {
 #[derive(Debug)]
 pub struct Guest {
     group: Group,
-    /// Its former group.
+    /// The process's former group.
     former: PathBuf,
     pid: u32,
     pidfd: OwnedFd,

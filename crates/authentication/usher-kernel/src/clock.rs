@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The present time.
 pub(crate) fn boot_time() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    // Neither is negative on this clock.
+    // Seconds and nanoseconds are not negative on this clock.
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 

@@ -133,7 +133,7 @@ impl Destinations {
         })
     }
 
-    /// Restricts these services, each switching at one moment from its former table to this one; all
+    /// Restricts these services, each switching at one moment from its former table to its new one; all
     /// others stay as they were.
     ///
     /// # Errors

@@ -12,8 +12,8 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
 use crate::KernelError;
 
-/// The number of addresses to try for one listener; two (service, user) pairs share their first one
-/// about once in 2^28.
+/// The number of addresses to try for one listener; two (service, user) pairs share their first address about
+/// once in 2^28.
 const ATTEMPTS: u32 = 4;
 
 /// An address for a listener, chosen by service and user from 240.0.0.0/4, which is reserved and unused
@@ -195,7 +195,7 @@ mod tests {
         use std::net::{TcpListener, TcpStream};
         use std::os::fd::AsFd;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // Any port: it changes when the socket listens again.
+        // Asks for the port each time: it changes when the socket listens again.
         let connect = || TcpStream::connect(listener.local_addr().unwrap());
         let mut refused = connect().unwrap();
         drop(connect().unwrap());

@@ -11,17 +11,17 @@ use usher_system::{connections, sandbox};
 
 use crate::{cgroup, listener};
 
-/// The finding in words, or the reason that it does not work.
+/// A feature's finding in words, or the reason that the feature does not work.
 type Outcome = Result<String, Lack>;
 
 /// One feature to try.
 #[derive(Debug)]
 pub struct Probe {
-    /// Its name.
+    /// The feature's name.
     pub name: &'static str,
-    /// Whether a host that needs it fails without it.
+    /// Whether a host that needs the feature fails without it.
     pub required: bool,
-    /// Its purpose.
+    /// The feature's purpose.
     pub needed_for: &'static str,
     attempt: fn() -> Outcome,
 }
@@ -43,10 +43,10 @@ impl Probe {
         }
     }
 
-    /// Tries it.
+    /// Tries the feature.
     ///
     /// # Errors
-    /// The reason that it does not work.
+    /// The reason that the feature does not work.
     pub fn run(&self) -> Result<String, Lack> {
         (self.attempt)()
     }
@@ -234,7 +234,7 @@ fn bpf_file_system() -> Outcome {
 
 /// Whether LSM programs run here. Needs root.
 fn lsm_programs() -> Outcome {
-    // A kernel that refuses them may still have bpf in its list, so the list decides only the rest.
+    // A kernel that refuses LSM programs may list bpf all the same, so the list decides only where they load.
     crate::ownership::load_lsm_program().and_then(|()| {
         let list = "/sys/kernel/security/lsm";
         match std::fs::read_to_string(list) {
@@ -284,7 +284,7 @@ fn ring_offers(operation: usize) -> Result<Option<bool>, io::Error> {
         Ok(ring) if ring >= 0 => ring,
         _ => {
             return match io::Error::last_os_error() {
-                // Not in this kernel, or switched off (sysctl kernel.io_uring_disabled).
+                // This kernel has no io_uring, or it is switched off (sysctl kernel.io_uring_disabled).
                 error
                     if [Some(libc::ENOSYS), Some(libc::EPERM)].contains(&error.raw_os_error()) =>
                 {

@@ -26,7 +26,7 @@ const PLACE: NetfilterPlace = NetfilterPlace {
     priorities: [-350, -349],
 };
 
-/// Tries whether this kernel takes the program.
+/// Tries whether this kernel accepts the program.
 ///
 /// # Errors
 /// The kernel's reason.
@@ -104,7 +104,7 @@ impl Protected {
         Ok(())
     }
 
-    /// Returns whether it was not attached before.
+    /// Attaches the program unless this process has done so. Returns whether it had to.
     fn attach(&self) -> Result<bool, KernelError> {
         let mut attached = self.attached.lock();
         if *attached {
@@ -139,7 +139,7 @@ impl Protected {
     }
 }
 
-/// The demand that a packet meets only if it meets both.
+/// The demand that a packet meets only if it meets both of these.
 fn both(former: Option<Demand>, demand: Demand) -> Demand {
     // Numbers at another place of the mark belong to an earlier version, whose SAs are gone.
     let former = former.filter(|former| former.shift == demand.shift);

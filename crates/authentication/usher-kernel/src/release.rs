@@ -16,7 +16,7 @@ pub struct Released {
     pub pins: usize,
     /// Interfaces that no longer have the filter.
     pub interfaces: Vec<String>,
-    /// Interfaces that still have it.
+    /// Interfaces that still have the filter.
     pub unreleased: Vec<Unattached>,
     /// Whether a signer runs, whose gates stay.
     pub signer_runs: bool,

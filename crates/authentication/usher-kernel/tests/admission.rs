@@ -72,7 +72,7 @@ tests! {
         let (_admission, alice, _bob) = world.serve();
         let own = listener::listener_address(SERVICE, ALICE, 0);
         TcpStream::connect((own, PORT)).unwrap_err();
-        // Even if the whole block is made local.
+        // The listener stays out of reach even if its whole address block is made local.
         run("ip", &["route", "add", "local", "240.0.0.0/4", "dev", "lo"]);
         let own = own.to_string();
         for address in [&own, "127.0.0.6", "::1", "::ffff:127.0.0.1"] {
@@ -99,7 +99,7 @@ tests! {
         accept(&alice);
         assert_eq!(thief.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         drop(thief);
-        // Its first address may be taken by a listener of the same user that is being replaced.
+        // The listener's first address may be taken by a listener of the same user that is being replaced.
         let _former = listener::create(SERVICE, ALICE, 144, 16).unwrap();
         listener::create(SERVICE, ALICE, 144, 16).unwrap();
     }
@@ -161,7 +161,8 @@ tests! {
         let connection = other.connection;
         let far = other.connect().unwrap();
         let (near, _) = accept(&alice);
-        // Withdrawn after it is established: it stays, and is followed to its end.
+        // An entry that is withdrawn after its connection is established stays, and is followed to the
+        // connection's end.
         admission.withdraw(&connection, &announced(ALICE).session).unwrap();
         assert_eq!(row(&admission, &connection).unwrap().state, AdmissionState::Established);
         drop((far, near));
@@ -269,7 +270,7 @@ tests! {
             assert_eq!(far.read(&mut [0]).unwrap(), 0);
             drop(far);
             eventually("the entry goes", || row(&admission, &connection).is_none());
-            // No other connection may use them meanwhile.
+            // No other connection may use these endpoints meanwhile.
             Client::bound(connection.client, connection.server).expect_refused();
         }
         drop(client);
@@ -297,11 +298,11 @@ tests! {
             client
         };
         attempt(ALICE).connect().unwrap();
-        // Removed from the table, although the listener lives.
+        // The queue is removed from the table, although its listener lives.
         admission.remove_listener(SERVICE, ALICE).unwrap();
         admission.remove_listener(SERVICE, ALICE).unwrap();
         attempt(ALICE).expect_refused();
-        // The last holder has closed it.
+        // The last holder of the listener closes it.
         attempt(BOB).connect().unwrap();
         drop(bob);
         attempt(BOB).expect_refused();
@@ -395,7 +396,7 @@ tests! {
             drop((far, near));
             eventually("the entry goes", || row(&admission, &connection).is_none());
         }
-        // SYN and ACK of each.
+        // The SYN and the ACK of each connection are counted.
         assert_eq!(admission.counters().unwrap().admitted, 4);
         Client::v4().expect_refused();
         Client::v6().expect_refused();
@@ -407,13 +408,14 @@ tests! {
         let users: std::collections::BTreeSet<&str> =
             table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(7)).collect();
         assert_eq!(users, [ALICE.to_string(), BOB.to_string()].iter().map(String::as_str).collect());
-        // And this thread creates files as root again.
+        // This thread creates files as root again.
         let file = tempfile::NamedTempFile::new().unwrap();
         use std::os::unix::fs::MetadataExt;
         assert_eq!(file.as_file().metadata().unwrap().uid(), 0);
     }
 
-    /// A killed process may leave a child that holds its locks until it executes its program.
+    /// A killed process may leave a child that holds the process's locks until the child executes its
+    /// program.
     fn pins_that_are_locked_for_a_moment_are_waited_for(world) {
         let (locked, is_locked) = channel();
         let holder = std::thread::spawn({

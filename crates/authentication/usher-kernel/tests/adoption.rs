@@ -60,7 +60,7 @@ tests! {
         near.write_all(b"still here").unwrap();
         far.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"still here");
-        // The programs attached now follow both to their end.
+        // The programs attached now follow both connections to their end.
         drop((far, near, later_far, later_near));
         eventually("the entries go", || admission.admissions().unwrap().is_empty());
         assert_eq!(admission.counters().unwrap().closed, 2);
@@ -196,7 +196,7 @@ tests! {
             Err(KernelError::OtherLimit { table: "sessions", found: 16, asked: 17, .. }) => {}
             other => panic!("{other:?}"),
         }
-        // Nothing has changed.
+        // The failed attempt has changed nothing.
         Client::v4().expect_refused();
         let admission = world.open().unwrap();
         let client = Client::v4();
@@ -241,7 +241,7 @@ tests! {
 
     fn half_a_set_of_pins_is_completed(world) {
         drop(world.open().unwrap());
-        // As if the first keeper had died between two pins.
+        // The pins are as if the first keeper had died between two of them.
         for pin in ["link_choose_queue", "untracked", "counters"] {
             std::fs::remove_file(world.pins.join(pin)).unwrap();
         }
@@ -259,7 +259,7 @@ tests! {
             let link = world.pins.join(format!("link_check_token_{family}_0"));
             run("bpftool", &["link", "detach", "pinned", link.to_str().unwrap()]);
         };
-        // Another party has the priority for IPv6; the one for IPv4 is free.
+        // Another party has taken the priority for IPv6; the one for IPv4 is free.
         detach("ipv4");
         let pins = world.pins.with_file_name("beside");
         let open = || usher_kernel::admission::Admission::open(&pins, &world.cgroup, &LIMITS).unwrap();

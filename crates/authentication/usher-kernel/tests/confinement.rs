@@ -20,7 +20,7 @@ use usher_system::privileges::{self, Capabilities};
 use usher_system::sandbox::{self, Ability, LandlockStatus, NETLINK_ROUTE};
 use world::*;
 
-/// A folder that is gone with the world: a confined process cannot remove it.
+/// A folder that vanishes with the world, because a confined process cannot remove it.
 fn folder() -> PathBuf {
     let folder = PathBuf::from("/mnt/folder");
     std::fs::create_dir(&folder).unwrap();
@@ -221,7 +221,7 @@ tests! {
         denied("UDP", socket(libc::AF_INET6, libc::SOCK_DGRAM, 0));
         denied("diagnosis", socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG));
         socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_XFRM).unwrap();
-        // It loads and attaches programs.
+        // The protector loads and attaches programs.
         probe::ALL.iter().find(|probe| probe.name == "destinations").unwrap().run().unwrap();
     }
 
@@ -255,7 +255,7 @@ tests! {
         }
         std::fs::write(forwards, former).unwrap();
         std::fs::read_dir("/sys/fs/cgroup").unwrap();
-        // Needed to see whether a program is a script.
+        // The protector reads programs to see whether they are scripts.
         std::fs::File::open("/usr/bin/env").unwrap();
         denied("a program", std::fs::File::options().append(true).open("/usr/bin/env"));
         denied("a sysctl of the kernel", std::fs::File::options().write(true).open("/proc/sys/kernel/core_pattern"));
@@ -278,7 +278,7 @@ tests! {
     fn the_proxy_is_confined(world) {
         let _ = world;
         confine(roles::Proxy);
-        // It can get new addresses, and asks for the owner of a connection.
+        // The proxy listens at new addresses, and asks for the owner of a connection.
         let server = TcpListener::bind("10.9.0.1:8026").unwrap();
         let client = std::net::TcpStream::connect("10.9.0.1:8026").unwrap();
         let (theirs, ours) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
@@ -413,7 +413,7 @@ tests! {
         }
         assert_eq!(status("CapInh:"), "0000000000000000");
         assert_eq!(status("CapAmb:"), "0000000000000000");
-        // It cannot gain any more.
+        // The process cannot gain any more capabilities.
         privileges::keep_only(Capabilities::SETUID).unwrap_err();
     }
 

@@ -58,7 +58,7 @@ tests! {
             assert_eq!(row(&admission, &connection).unwrap().state, AdmissionState::SynReceived);
             assert!(destroy(&connection).unwrap());
             admission.forget(&connection).unwrap();
-            // The data are lost: no connection, no entry, a RST.
+            // The connection has gone, with its place in the queue: data is answered by a RST.
             far.write_all(b"x").unwrap();
             assert_eq!(far.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
             assert!(!listener::has_waiting(alice.as_fd()));
@@ -106,10 +106,11 @@ tests! {
                 let other = owner(ours, theirs).unwrap().unwrap();
                 assert_eq!(other.uid, 0);
                 assert_ne!(other.inode, found.inode);
-                // Half closed, from either side, it still has an owner.
+                // A half-closed connection still has an owner, whichever side has closed its half.
                 connection.shutdown(std::net::Shutdown::Write).unwrap();
                 assert_eq!(owner(theirs, ours).unwrap(), Some(found));
-                // Closed by its owner while the kernel still finishes: it has no owner.
+                // A connection that its owner has closed has no owner, although the kernel has not finished
+                // it yet.
                 drop(connection);
                 assert_eq!(owner(theirs, ours).unwrap(), None);
                 drop(accepted);

@@ -139,7 +139,7 @@ fn every_way(address: SocketAddr) -> Vec<(String, i32)> {
         ),
         Err(error) => println!("skipped: MPTCP: {error}"),
     }
-    // Entered by the process itself, and by the ring's thread.
+    // The process itself submits, or the ring's own thread does.
     for flags in [0, ring::SETUP_SQPOLL] {
         match ring::Ring::new(flags) {
             Ok(ring) => {
@@ -258,7 +258,7 @@ tests! {
         let made_before = socket(AddressFamily::INET, SocketType::DGRAM, None);
         enter(world, &destinations, "first-1", FIRST);
         assert_eq!(both(), [0, REFUSED]);
-        // A socket made elsewhere.
+        // A socket that was made before the process entered the group.
         assert_eq!(code(rustix::net::connect(&made_before, &to("10.9.0.2:9"))), REFUSED);
         let made_here = socket(AddressFamily::INET, SocketType::DGRAM, None);
         let second = enter(world, &destinations, "second-1", SECOND);
@@ -313,7 +313,7 @@ tests! {
         let destinations = open(world);
         assert_eq!(ask(), [0, REFUSED]);
         assert_eq!(destinations.counters().unwrap().connect_refused, 3);
-        // Counted once for each call, although the programs were attached twice.
+        // Each call is counted once, although the programs were attached twice.
         restrict(&destinations, &[]);
         assert_eq!(ask(), [0, 0]);
     }
@@ -341,7 +341,7 @@ tests! {
         let destinations = open(world);
         destinations.govern(&group(world, "s-1"), FIRST).unwrap();
         let map = MapHandle::from_pinned_path(world.pins.join("governed")).unwrap();
-        // Groups that never exist, in all remaining places.
+        // Fills all remaining places with groups that never exist.
         let others = map.max_entries() - 1;
         let gone = |number: u32| u64::MAX - u64::from(number);
         let keys: Vec<u8> = (0..others).flat_map(|number| gone(number).to_ne_bytes()).collect();

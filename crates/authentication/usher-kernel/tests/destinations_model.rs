@@ -53,7 +53,7 @@ fn port() -> impl Strategy<Value = u16> {
     prop_oneof![1..20_u16, 1020..1030_u16, 65_520..=u16::MAX]
 }
 
-/// A network or a range of near or of many addresses.
+/// A network, or a narrow or wide range of addresses.
 fn range() -> impl Strategy<Value = AddressRange> {
     let close = (base(), 0..32_u8, 0..32_u8)
         .prop_map(|(base, one, other)| (near(base, one.min(other)), near(base, one.max(other))));
@@ -166,7 +166,7 @@ tests! {
             .unwrap();
         eprintln!("{} permitted, {} refused", yes.get(), no.get());
         assert!(yes.get() > 5 * u64::from(cases) && no.get() > 5 * u64::from(cases));
-        // Each was asked twice, and counted if it was refused.
+        // Each address is asked for twice, and each refusal counted.
         assert_eq!(destinations.counters().unwrap().connect_refused, 2 * no.get());
     }
 }

@@ -65,7 +65,7 @@ fn is_kept_back(uid: u32, socket: &OwnedFd) {
     assert!(is_connecting(socket));
 }
 
-/// A signer with these limits gives up the gates of an earlier one, whose layout `change` changes.
+/// Expects a signer with these limits to give up the gates of an earlier one, whose layout `change` changes.
 fn given_up(world: &World, limits: &Limits, change: fn(&Path)) {
     let pins = world.pins.with_file_name("signer");
     let tickets = lasting(world);

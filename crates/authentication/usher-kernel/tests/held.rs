@@ -54,7 +54,7 @@ fn held(tickets: &Tickets, uid: u32) -> (Attempt, ConnectionTuple, Syn) {
 
 /// Drops packets to the server until its filter is removed.
 fn lose(server: &Server) {
-    // One instruction: nothing passes.
+    // A filter of one instruction: no packet passes.
     let mut nothing = libc::sock_filter {
         code: 0x06,
         jt: 0,
@@ -103,14 +103,14 @@ fn raw_sockets() -> Vec<BorrowedFd<'static>> {
     sockets.filter(is_raw).collect()
 }
 
-/// Connects all of them, and returns the number of IPv4 ones.
+/// Connects the raw sockets that can connect to this address, and returns their number.
 fn connect_raw_sockets(to: SocketAddr) -> usize {
     let mut sockets = raw_sockets();
     sockets.retain(|socket| rustix::net::connect(socket, &to).is_ok());
     sockets.len()
 }
 
-/// Tries all of them. Returns how many have sent the packet.
+/// Tries to send a packet by each raw socket. Returns how many have sent it.
 fn send_by_raw_sockets(packet: &[u8], to: SocketAddr) -> usize {
     let to = SocketAddr::new(to.ip(), 0);
     let mut sockets = raw_sockets();
@@ -121,7 +121,7 @@ fn send_by_raw_sockets(packet: &[u8], to: SocketAddr) -> usize {
     sockets.len()
 }
 
-/// The packet with this header between those of IPv6 and TCP.
+/// The packet with this header between its IPv6 header and its TCP header.
 fn extended(packet: &[u8], kind: u8, header: [u8; 8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     packet[5] += 8;
@@ -144,7 +144,7 @@ tests! {
             let local: SocketAddr = rustix::net::getsockname(&socket).unwrap().try_into().unwrap();
             assert_eq!(connection.client.port(), local.port());
             assert!(is_connecting(&socket));
-            // Not released: the kernel's retransmission stays held, and only the copy arrives.
+            // The gate is not released: the kernel's retransmission stays held, and only the copy arrives.
             gate(&tickets, &connection, attempt, false);
             sender.send(&syn).unwrap();
             end(&socket).unwrap();
@@ -170,7 +170,7 @@ tests! {
             set(&socket, libc::SOL_SOCKET, libc::SO_MARK, mark.cast_signed()).unwrap();
             begin(ALICE, &socket, v4(PORT));
             let (attempt, connection, syn) = held(&tickets, ALICE);
-            // Not released: the kernel's own copies stay held.
+            // The gate is not released: the kernel's own copies stay held.
             gate(&tickets, &connection, attempt, false);
             sender.send(&syn).unwrap();
             end(&socket).unwrap();
@@ -181,7 +181,7 @@ tests! {
             assert_eq!(report(&tickets).event, Event::Over);
             tickets.holding().gates().remove(&connection).unwrap();
         }
-        // No class has this mark: the kernel sends its own SYN once it is released.
+        // No class has this mark: the kernel sends its own SYN once the gate is released.
         let socket = socket_for(v4(PORT));
         set(&socket, libc::SOL_SOCKET, libc::SO_MARK, 7).unwrap();
         begin(ALICE, &socket, v4(PORT));
@@ -211,9 +211,9 @@ tests! {
         let (attempt, connection, first) = held(&tickets, ALICE);
         let (again, same, second) = held(&tickets, ALICE);
         assert_eq!((again, same), (attempt, connection));
-        // Another time stamp.
+        // The retransmission has another time stamp.
         assert_ne!(first, second);
-        // Under a gate it is held without a report.
+        // Under a gate the SYN is held without a report.
         gate(&tickets, &connection, attempt, false);
         let before = sent_again(&socket);
         eventually("its SYN is sent again", || sent_again(&socket) > before);
@@ -226,7 +226,7 @@ tests! {
     fn so_many_reports_are_taken_at_once_and_the_rest_the_next_time(world) {
         let tickets = hold(world);
         let _server = Server::new();
-        // Each is reported twice: its SYN, and that it was abandoned.
+        // Each connection is reported twice: its SYN, and that it was abandoned.
         as_user(ALICE, || {
             for _ in 0..600 {
                 let socket = socket_for(v4(PORT));
@@ -267,14 +267,14 @@ tests! {
         begin(BOB, &bobs, v4(PORT));
         eventually("his SYN was sent twice", || counted(&tickets).kept_back >= 2);
         assert!(is_connecting(&bobs));
-        // A second attempt of Alice would not be hers either.
+        // A second attempt of Alice's is not the announced one either.
         drop(bobs);
         let again = bound();
         begin(ALICE, &again, v4(PORT));
         eventually("her SYN is kept back", || counted(&tickets).kept_back >= 3);
         drop(again);
         assert_eq!(tickets.holding().reports().unwrap().entries, []);
-        // Once no announcement stands, each is served.
+        // Once no announcement stands, each connection is served.
         tickets.holding().gates().remove(&connection).unwrap();
         let bobs = bound();
         begin(BOB, &bobs, v4(PORT));
@@ -343,7 +343,7 @@ tests! {
         let elsewhere = SocketAddr::from(([127, 0, 0, 1], PORT));
         connect(ALICE, &socket_for(elsewhere), elsewhere).unwrap();
         server.accept();
-        // No longer held once the policy has changed.
+        // Connections are no longer held once the policy has changed.
         tickets.holding().set_destinations([(v6(PORT), None)]).unwrap();
         connect(ALICE, &socket_for(v4(PORT)), v4(PORT)).unwrap();
         server.accept();
@@ -451,7 +451,7 @@ tests! {
             server.accept();
         }
         assert!(is_connecting(&sockets[4]));
-        // There is room again.
+        // There is room for the fifth connection's gate again.
         holding.gates().remove(&gated[0]).unwrap();
         eventually("it is told of once more", || {
             let mut reports = holding.reports().unwrap().entries.into_iter();
@@ -482,12 +482,12 @@ tests! {
         let socket = socket_for(v4(PORT));
         begin(ALICE, &socket, v4(PORT));
         let (attempt, connection, syn) = held(&tickets, ALICE);
-        // Programs of another party, which did not report it.
+        // The sender of another party's programs, which have not reported this SYN.
         let others = open(world);
         let refused = others.holding().sender().unwrap().send(&syn).unwrap_err();
         assert!(refused.to_string().contains("Operation not permitted"), "{refused}");
         assert_eq!(counted(&others).unsent, 1);
-        // Not even if its socket is connected.
+        // That sender does not send the SYN even if its socket is connected.
         assert_eq!(connect_raw_sockets(v4(PORT)), 2 * 16, "one for each mark");
         others.holding().sender().unwrap().send(&syn).unwrap_err();
         assert_eq!(counted(&others).unsent, 2);
@@ -510,7 +510,7 @@ tests! {
             let (attempt, connection, _) = held(&tickets, ALICE);
             let syn = ip(&connection, SYN, &[]);
             let mut forms = if server.is_ipv4() {
-                // More fragments follow; not the first one.
+                // Fragments: one that others follow, and one that is not the first.
                 [0x2000_u16, 0x0001].map(|fragment| {
                     let mut part = syn.clone();
                     part[6..8].copy_from_slice(&fragment.to_be_bytes());
@@ -532,7 +532,7 @@ tests! {
                 assert_eq!(send_by_raw_sockets(&form, server), 0, "{form:?}");
                 assert!(counted(&tickets).unsent > before, "{form:?}");
             }
-            // The twin: the one socket with the mark of the connection's.
+            // The twin: the one raw socket that has the mark of the connection's socket.
             assert_eq!(send_by_raw_sockets(&syn, server), 1);
             gate(&tickets, &connection, attempt, true);
             drop(socket);

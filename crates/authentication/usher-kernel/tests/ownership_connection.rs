@@ -36,7 +36,7 @@ fn served(world: &World) -> (TcpListener, TcpStream) {
     (listener, client)
 }
 
-/// Runs `body` in a process of alice with an accepted connection. It has the capability to change
+/// Runs `body` in a process of alice with an accepted connection. The process has the capability to change
 /// its user, so that its children can try an inherited descriptor as others.
 #[track_caller]
 fn with_a_connection(world: &World, body: impl FnOnce(BorrowedFd<'_>)) {
@@ -314,7 +314,8 @@ ownership_tests! {
     // Threat model: A117
     fn a_connection_passed_by_io_uring_is_used_by_its_owner_only(world) {
         with_a_connection(world, |connection| {
-            // Not seen by file_receive: a ring of the receiver that the owner also holds.
+            // The hook file_receive does not see this pass: it goes to a ring of the receiver that the owner
+            // also holds.
             let passed = |uid: u32, received: i32, installed: &[i32]| {
                 let to = Ring::new(0).unwrap();
                 to.register_file(-1);
@@ -329,7 +330,7 @@ ownership_tests! {
                     assert!(installed.contains(&plain), "{descriptor}");
                 });
             };
-            // Kernels before 6.8 cannot install it.
+            // Kernels before 6.8 cannot install the file as a descriptor.
             passed(BOB, -libc::EPERM, &[-libc::EPERM, -libc::EINVAL]);
             passed(0, -libc::EPERM, &[-libc::EPERM, -libc::EINVAL]);
             passed(ALICE, 16, &[0, -libc::EINVAL]);

@@ -12,7 +12,7 @@ use ownership::*;
 use usher_bpf::Objects;
 use usher_kernel::ownership::OwnershipError;
 
-/// Not a test by itself: the tests start it as a second process of the daemons' program.
+/// This is no test: the tests start it as a second process of the daemons' program.
 #[test]
 fn in_the_part_of_another_keeper() {
     play();
@@ -33,7 +33,7 @@ fn a_daemon_with_own_mounts_is_not_traced_and_owns_nothing() {
                 .env("USHER_TEST_KEEPER", part);
             command.output().unwrap()
         };
-        // Before the guard, its parent may trace it, and it sees the pins.
+        // Before the guard is in force, the daemon's parent may trace it, and the daemon sees the pins.
         assert!(!aside("has mounts of its own").status.success());
         ownership
             .guard(Path::new(USHER), &Objects::default())
@@ -59,7 +59,7 @@ fn a_traced_program_is_no_daemon() {
             traced(&mut child).spawn().unwrap_err().raw_os_error(),
             Some(libc::EPERM)
         );
-        // So the tracer is another program.
+        // A copy of this program at another path, so that the tracer is another program.
         let copy = Path::new("/mnt/tracer");
         std::fs::copy(std::env::current_exe().unwrap(), copy).unwrap();
         let part = another_keeper("traces");
@@ -125,7 +125,7 @@ fn a_program_at_the_path_under_another_root_is_no_keeper() {
         drop(ownership);
         make_jail();
         finds_it_so(prepared("is refused", || change_root(c"/mnt/jail")));
-        // The same file, found in another root.
+        // The same file is found in another root.
         let own = std::env::current_exe().unwrap();
         let own = own.to_str().unwrap();
         run("mount", &["--bind", own, &format!("/mnt/jail{own}")]);

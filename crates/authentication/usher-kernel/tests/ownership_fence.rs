@@ -269,7 +269,7 @@ ownership_tests! {
                 assert_eq!(fsuid(), ALICE);
                 call(libc::SYS_setfsuid, &[0]).unwrap();
             }
-            // Settled for good.
+            // The process is settled for good.
             become_service(SERVICE);
             expect_refused(setuid(0));
         });
@@ -402,7 +402,7 @@ ownership_tests! {
     // Threat model: A110
     fn io_uring_gives_no_former_credentials_back(world) {
         let before_io_uring_credentials = world.count(Reason::IoUringCredentials);
-        // A process that has used a ring itself does not settle, so this one is inherited.
+        // A process that has used a ring itself does not settle, so this ring is inherited.
         let ring = Ring::new(0).unwrap();
         with_a_grant(world, || {
             let service = ring.register_personality();

@@ -14,7 +14,7 @@ use usher_kernel::ownership::{Ownership, OwnershipError, ProcessState, Reason};
 use usher_kernel::ports::Ports;
 use usher_kernel::{KernelError, cgroup};
 
-/// Not a test by itself: the tests start it as a second process of the daemons' program.
+/// This is no test: the tests start it as a second process of the daemons' program.
 #[test]
 fn in_the_part_of_another_keeper() {
     play();
@@ -58,7 +58,7 @@ fn what_is_guarded_is_the_daemons_alone() {
             .guard(Path::new(USHER), &Objects::default())
             .unwrap();
 
-        // This process is not affected.
+        // The keeper itself, this process, is not affected.
         assert_eq!(reach_all(), [maps, programs, links]);
         permitted(&touch(pins));
         in_child(|| {
@@ -125,7 +125,7 @@ fn reserved_ports_are_the_daemons_alone() {
 #[test]
 fn a_later_keeper_adopts_and_nobody_else_does() {
     process_of_its_own("a_later_keeper_adopts_and_nobody_else_does", |pins| {
-        // Made before the keeper: otherwise they would hold its lock of the pins, too.
+        // These processes are made before the keeper: otherwise they would inherit its lock of the pins.
         //
         // A settled process stays settled while no keeper runs and when another one starts.
         let mut service = process(|line| {
@@ -137,7 +137,7 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
             hear(line);
             expect_refused(setuid(SERVICE));
         });
-        // Attempts throughout: at no moment is there no fence.
+        // This process attempts throughout, so it would notice any moment without the fence.
         let mut attempts = process(|line| {
             become_service(SERVICE);
             hear(line);
@@ -210,7 +210,7 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
 #[test]
 fn what_a_former_keeper_granted_counts_for_nothing() {
     process_of_its_own("what_a_former_keeper_granted_counts_for_nothing", |pins| {
-        // Made first: otherwise the child would hold the keeper's lock, too.
+        // The child is made before the keeper: otherwise it would inherit the keeper's lock.
         let mut service = process(|line| {
             become_service(SERVICE);
             say(line);
@@ -315,8 +315,7 @@ fn only_owner_and_keeper_may_set_a_listeners_options() {
         let mut owner = process(|line| {
             hear(line);
             setuid(ALICE).unwrap();
-            // The same as with any listener: some kernels let no unprivileged process attach a
-            // filter.
+            // The errors are those of any listener: some kernels let no unprivileged process attach a filter.
             let errnos = |listener| -> Vec<_> {
                 let outcomes = use_of(listener).into_iter();
                 outcomes

@@ -81,17 +81,17 @@ ownership_tests! {
         with_a_grant(world, || {
             let own = listener();
             does_not_settle();
-            // Another filter does not hide it.
+            // Another filter does not hide the listener.
             filter(0).unwrap();
             does_not_settle();
             setgid(ALICE).unwrap();
             let mut holder = process(|line| hear(line));
             drop(own);
-            // The child still has it.
+            // The child still has the listener.
             does_not_settle();
             say(&mut holder.line);
             holder.done();
-            // No process holds it any more.
+            // No process holds the listener any more.
             become_alice().unwrap();
         });
         assert_eq!(world.count(Reason::IdentityWatchedCalls) - before, 3);
@@ -251,7 +251,7 @@ ownership_tests! {
         in_child(|| {
             become_service(SERVICE);
             expect_refused(make());
-            // Another file of the same kind.
+            // An io_uring is a file of the same kind, and is permitted.
             Ring::new(0).unwrap();
         });
         assert_eq!(world.count(Reason::MemoryAccess) - before, 1);

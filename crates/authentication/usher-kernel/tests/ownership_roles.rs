@@ -99,7 +99,7 @@ fn another(part: &str, told: &str) -> Command {
     command
 }
 
-/// Not a test by itself: the tests start it as a second process of the daemons' program.
+/// This is no test: the tests start it as a second process of the daemons' program.
 #[test]
 fn in_the_part_of_another_keeper() {
     let Ok(part) = std::env::var("USHER_TEST_KEEPER") else {
@@ -129,7 +129,7 @@ fn in_the_part_of_another_keeper() {
             finds_it_so(another("nothing", &own));
             finds_it_so(another("release", &own));
             finds_it_so(elsewhere(&own));
-            // The link can be detached once its owner says so.
+            // The link can be detached once its owner permits it.
             let link = tickets.objects().links.first().copied().unwrap();
             let (descriptor, _) = bpf(LINK_BY_ID, link).unwrap();
             bpf(DETACH, u32::try_from(descriptor).unwrap()).unwrap();
@@ -158,7 +158,8 @@ fn in_the_part_of_another_keeper() {
             in_child(|| {
                 bpf(MAP_BY_ID, fresh).unwrap();
             });
-            // The object in its place is guarded, and the former one has no owner any more.
+            // The object in the place of the replaced one is guarded, and the former one has no owner any
+            // more.
             assert!(claims.renew(&with(fresh)).unwrap());
             in_child(|| {
                 bpf(MAP_BY_ID, replaced).unwrap();
@@ -193,8 +194,7 @@ fn in_the_part_of_another_keeper() {
                 let claimed = claims.renew(&objects);
                 assert!(matches!(claimed, Err(KernelError::NotOwned)), "{claimed:?}");
             }
-            // It does not end the owner's claims either when it gives up objects that it does not
-            // have.
+            // Giving up objects that this daemon does not have ends no claim of their owner.
             assert!(claims.renew(&Objects::default()).unwrap());
             refused(&attempts(&others));
         }
@@ -219,7 +219,7 @@ fn in_the_part_of_another_keeper() {
                 }
             }
             assert!(tried > 10, "{tried}");
-            // It can claim neither the folder above the keeper's nor more than half a table.
+            // This daemon can claim neither the folder above the keeper's nor more than half a table.
             let mut above = Objects::default();
             let parent = std::fs::metadata(BPF_FS).unwrap();
             above
@@ -252,7 +252,7 @@ fn in_the_part_of_another_keeper() {
             permitted(&attempts(&others));
         }
         "nothing" => {
-            // Neither before its declaration nor afterwards.
+            // This daemon is refused before its declaration and afterwards.
             refused(&touch(&keepers));
             refused(&attempts(&others));
             assert!(declare(&[]).unwrap());
@@ -317,7 +317,7 @@ fn the_protectors_objects_are_the_protectors_alone() {
         for reason in [Reason::Map, Reason::Pins] {
             assert!(ownership.refusals().unwrap().of(reason) > 0, "{reason:?}");
         }
-        // They stay the protector's after its end.
+        // The objects stay the protector's after its end.
         in_child(|| expect_refused(open_pin(&Path::new(PROTECTORS).join("table"))));
         permitted(&touch(pins));
     });

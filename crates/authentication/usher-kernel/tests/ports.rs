@@ -109,11 +109,11 @@ tests! {
         };
         ports.apply(of(0..ROOM, 8025)).unwrap();
         assert_eq!(tcp(BOB, "127.1.0.0:8025"), libc::EACCES);
-        // The same number of others.
+        // As many other addresses.
         ports.apply(of(ROOM..2 * ROOM, 8025)).unwrap();
         assert_eq!(tcp(BOB, "127.1.0.0:8025"), 0);
         assert_eq!(tcp(BOB, "127.1.64.0:8025"), libc::EACCES);
-        // One too many, and a port at all addresses.
+        // One address too many, and a port at all addresses.
         let too_many = of(0..ROOM + 1, 8025).chain([reserved(None, 8026, ALICE)]);
         assert!(matches!(ports.apply(too_many), Err(KernelError::Full(_))));
         assert_eq!(tcp(BOB, "127.1.0.0:8025"), libc::EACCES);

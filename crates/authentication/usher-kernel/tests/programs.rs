@@ -25,7 +25,7 @@ use world::*;
 const LIST: NonZeroU32 = NonZeroU32::new(1).unwrap();
 const OTHER_LIST: NonZeroU32 = NonZeroU32::new(2).unwrap();
 
-/// Requests the announcement of its standard input, a socket.
+/// Perl code that requests the announcement of its standard input, a socket.
 const ASKS: &str = "setsockopt(STDIN, 0x5573, 2, pack('L', 0)) or die $!";
 
 fn open_file(path: impl AsRef<Path>) -> OwnedFd {
@@ -37,7 +37,7 @@ fn identify(tickets: &Tickets, path: impl AsRef<Path>) -> ProgramId {
     tickets.listing().identify(file.as_fd()).unwrap().unwrap()
 }
 
-/// Lists exactly these.
+/// Lists exactly these programs.
 fn list(tickets: &Tickets, entries: &[(NonZeroU32, ProgramId)]) {
     let entries = entries
         .iter()
@@ -107,7 +107,7 @@ tests! {
             list(&tickets, &listed);
             assert_eq!(draw(ALICE, &socket_for(v4(PORT)), v4(PORT)), libc::EACCES);
         }
-        // A token drawn while it was listed is dropped as well.
+        // A token that the program drew while it was listed is dropped as well.
         rustix::io::ioctl_fionbio(&no_longer, true).unwrap();
         connect(ALICE, &no_longer, v4(PORT)).unwrap_err();
         let report = the_report(&tickets);
@@ -173,7 +173,7 @@ tests! {
         let tickets = open(world);
         let path = Path::new("/mnt/perl");
         std::fs::copy("/usr/bin/perl", path).unwrap();
-        // Identified as the lister does it.
+        // The file is identified while it is open, as the signer does it.
         let former = open_file(path);
         let former = tickets.listing().identify(former.as_fd()).unwrap();
         let script = "<STDIN>; setsockopt(STDOUT, 0x5573, 2, pack('L', 0)) or die $!";
@@ -186,7 +186,7 @@ tests! {
             .unwrap();
         std::fs::copy("/usr/bin/perl", "/mnt/perl.dpkg-new").unwrap();
         std::fs::rename("/mnt/perl.dpkg-new", path).unwrap();
-        // Its last name is removed.
+        // The file's last name is removed.
         drop(running.stdin.take());
         assert!(running.wait().unwrap().success());
         assert_eq!(tickets.listing().asker(socket.as_fd()).unwrap(), None);

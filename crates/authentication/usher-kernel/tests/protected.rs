@@ -39,7 +39,7 @@ fn demand() -> BTreeMap<u16, Demand> {
     .into()
 }
 
-/// A folder of its own, because its holder locks it.
+/// Another folder than the world's, because its holder locks it.
 fn pins(world: &World) -> PathBuf {
     world.pins.with_file_name("protected")
 }
@@ -87,7 +87,7 @@ impl Marker {
 /// A host B at the end of a cable, with 10.1.0.2, whose packets to this host an SA encrypts, and
 /// 10.1.0.3, whose packets are plain. None: this kernel has no ESP.
 fn host_b() -> Option<()> {
-    // Not needed where they are built in.
+    // Not needed where ESP is built in.
     let _ = Command::new("modprobe").arg("esp4").output();
     run("mount", &["-t", "tmpfs", "tmpfs", "/run"]);
     for command in [
@@ -197,7 +197,7 @@ tests! {
                 eventually(form.name, || dropped() > before);
             }
         }
-        // Not only SYNs.
+        // Later packets are dropped as well as SYNs.
         let before = dropped();
         let connection = Wire::connection(4, 4999);
         wire.send(&PLAIN[0], &connection, ACK, (7000, 1), &NO_OPTIONS);
@@ -221,7 +221,7 @@ tests! {
             let client: SocketAddr = client.parse().unwrap();
             let server = SocketAddr::new([10, 1, 0, 1].into(), PORT);
             let connection = ConnectionTuple::new(client, server).unwrap();
-            // A slow guest starts two clients meanwhile.
+            // The long lifetime is for a slow guest, which starts two clients meanwhile.
             let announced = Announced { lifetime: Duration::from_secs(600), ..announced(ALICE) };
             admission.announce(&connection, &announced).unwrap();
             (client, connection)
@@ -334,12 +334,12 @@ tests! {
         // The next policy has another port only.
         protected.add(&of(PORT + 1, 1 << DEMANDED)).unwrap();
         is_refused(0, 4000);
-        // A weaker demand, and a stronger one: what meets both passes.
+        // A weaker demand, and a stronger one: packets that meet both pass.
         let weaker = of(PORT, 1 << DEMANDED | 1 << OTHER);
         protected.add(&weaker).unwrap();
         is_refused(OTHER, 4001);
         is_answered(DEMANDED, 4002);
-        // In force.
+        // The weaker demand is in force.
         protected.apply(&weaker).unwrap();
         is_answered(OTHER, 4003);
         protected.add(&demand()).unwrap();
@@ -362,7 +362,7 @@ tests! {
         let wire = Wire::laid();
         protected.apply(&demand()).unwrap();
         drop(protected);
-        // Twice: the program takes either place.
+        // Twice, because the program takes its two priorities in turn.
         for round in 0..2 {
             let protected = Protected::open(&pins(world)).unwrap();
             let before = protected.counters().unwrap().refused;

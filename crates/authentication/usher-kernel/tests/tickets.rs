@@ -32,7 +32,7 @@ tests! {
                 assert_eq!(session.position(&server.syn()), position);
             }
         }
-        // The source is bound before, with a port or only an address.
+        // The socket is bound to its source before, with a port or only an address.
         for port in [40_000, 0] {
             for (session, from, to) in [(&over_v4, v4(port), v4(PORT)), (&over_v6, v6(port), v6(PORT))] {
                 let socket = drawn(to);
@@ -67,7 +67,7 @@ tests! {
         connect(ALICE, &drawn(v4(PORT)), v4(PORT)).unwrap();
         server.syn();
         assert!(passed(ALICE) && !passed(BOB));
-        // Only of the present ticket: user space knows about earlier ones.
+        // The answer is about the present ticket only: user space knows about earlier ones.
         Session::given(&tickets, 3, 8, &key(ALICE, v4(PORT)));
         assert!(!passed(ALICE));
     }
@@ -88,7 +88,7 @@ tests! {
         let server = Server::new();
         let session = Session::given(&tickets, 1, 8, &key(ALICE, v4(PORT)));
         let capture = Capture::start();
-        // A filter of one instruction: nothing passes.
+        // A filter of one instruction: no packet passes.
         let mut nothing = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0 };
         let filter = libc::sock_fprog { len: 1, filter: &raw mut nothing };
         // SAFETY: a structure without padding that matters; the kernel reads it now.
@@ -130,7 +130,7 @@ tests! {
         assert_eq!(tickets.next(&key(ALICE, v4(PORT))).unwrap(), Some(0));
         connect(ALICE, &drawn(v4(PORT)), v4(PORT)).unwrap();
         assert_eq!(session.position(&server.syn()), 1);
-        // Until it is removed.
+        // The ticket is valid until it is removed.
         assert!(tickets.remove(&key(ALICE, v4(PORT))).unwrap());
         assert!(!tickets.remove(&key(ALICE, v4(PORT))).unwrap());
         assert_eq!(draw(ALICE, &socket_for(v4(PORT)), v4(PORT)), libc::ENOENT);
@@ -169,7 +169,7 @@ tests! {
         assert_eq!(capture.next().option, None);
         let failed = Counters { drawn: 1, written: 1, failed: 1, ..Counters::default() };
         assert_eq!(counted(&tickets), failed);
-        // The same socket with a new draw; of two draws the later one counts.
+        // The same socket connects with a new draw; of two draws the later one counts.
         let server = Server::new();
         assert_eq!(draw(ALICE, &socket, v4(PORT)), 0);
         assert_eq!(draw(ALICE, &socket, v4(PORT)), 0);
@@ -249,7 +249,7 @@ tests! {
         none_left();
         assert_eq!(tickets.next(&alice).unwrap(), Some(65));
         assert_eq!(tickets.wanted().unwrap().entries, []);
-        // A ticket that replaces it begins at its own position.
+        // A ticket that replaces another begins at its own position.
         let mut later = Session::new(8, 130);
         later.ticket.next = 127;
         later.fill(&tickets);

@@ -55,7 +55,7 @@ fn complaints_of_the_kernel() -> usize {
                 complaints += usize::from(text.contains("bpf setsockopt: ignoring program buffer"));
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return complaints,
-            // Overwritten meanwhile.
+            // The oldest lines of the log were overwritten meanwhile.
             Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPIPE)),
         }
     }
@@ -254,7 +254,7 @@ tests! {
                 session.fill_block(&tickets, 1);
                 assert_eq!(tickets.counters().unwrap().drawn, 1);
                 assert!(tickets.remove(&bob).unwrap());
-                // And none is left.
+                // The process has no privilege left.
                 let refused = Tickets::open(&world.cgroup, None, &Limits { tickets: 1, blocks: 1, ..Limits::default() });
                 assert!(matches!(refused, Err(KernelError::Bpf { .. })), "{refused:?}");
             }).join().unwrap();
@@ -472,7 +472,7 @@ tests! {
                 streams
             })));
             let syns: Vec<_> = (0..2 * count).map(|_| server.syn()).collect();
-            // Open until all have connected: no port is used twice.
+            // The connections stay open until all are made, so no port is used twice.
             let streams = drawing.map(|thread| thread.join().unwrap());
             let owners: HashMap<_, _> = users.into_iter().zip(&streams)
                 .flat_map(|(uid, streams)| streams.iter().map(move |stream| (stream.local_addr().unwrap().port(), uid)))

@@ -64,7 +64,7 @@ tests_of_tokens! {
             assert_eq!(entry.session, chain.session.session);
             connections.push((far, near));
         }
-        // Without a token, or with other bytes in its place.
+        // The SYN carries no token, or other bytes in its place.
         Client::v4().expect_refused();
         let client = Client::v6();
         writer.write(&client, &option(&[0; 16]));
@@ -134,7 +134,7 @@ tests_of_tokens! {
             token_repeated: u64::from(world.at_interfaces), ..Counters::default()
         };
         counted(&admission, expected);
-        // Lost before the program saw it.
+        // The SYN is lost before the program sees it.
         let loser = Loser::attached(1, 1);
         loser.lose(1);
         let client = Client::v6();
@@ -242,15 +242,15 @@ tests_of_tokens! {
         let first = chain.option(slot, 1, &connection);
         writer.write(&client, &first);
         let (far, near) = reach(client, &alice);
-        // Seen, and sent again by another host while the connection lives.
+        // Another host has seen the token, and sends it again while the connection lives.
         let thief = Client::v4();
         writer.write(&thief, &first);
         thief.expect_refused();
-        // The same element masked anew for another connection, which only its owner could do.
+        // The same element, masked anew for another connection. Only the element's owner could do that.
         let owner = Client::v4();
         writer.write(&owner, &chain.option(slot, 1, &owner.connection));
         owner.expect_refused();
-        // Sent again between the same endpoints, after the connection.
+        // The token is sent again between the same endpoints, after the connection.
         reset(far);
         drop(near);
         eventually("the entry goes", || row(&admission, &connection).is_none());
@@ -259,7 +259,7 @@ tests_of_tokens! {
         assert_eq!(counters.token_foreign + counters.token_mismatch + counters.token_replayed, 3);
         assert!(counters.token_replayed >= 2);
         assert_eq!((counters.refused_unannounced, counters.token_accepted), (3, 1));
-        // The same endpoints with the next token.
+        // The same endpoints serve the next token.
         let again = Client::bound(connection.client, connection.server);
         writer.write(&again, &chain.option(slot, 2, &connection));
         let _connection = reach(again, &alice);
@@ -285,7 +285,7 @@ tests_of_tokens! {
         expected =
             Counters { token_accepted: 2, admitted: 1, established: 1, ..expected };
         counted(&admission, expected);
-        // Another slot, one beyond the table, and its own after it is closed.
+        // Another slot, one beyond the table, and the session's own slot after it is closed.
         let other = TokenSlot::new(slot.number() + 1).unwrap();
         let last = TokenSlot::new(TokenSlot::COUNT - 1).unwrap();
         assert!(admission.close_tokens(&chain.session.session).unwrap());

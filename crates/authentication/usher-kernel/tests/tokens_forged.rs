@@ -54,7 +54,7 @@ tests_of_tokens! {
         let frame = |options: &[u8], sequence| ethernet(&numbered(ip(&connection, SYN, options), sequence));
         let first = chain.option(slot, 1, &connection);
         checker.run(&frame(&first, 7));
-        // A copy, with the option or without, as if it was removed on the way.
+        // A copy of the SYN, with the option or without, as if it was removed on the way.
         checker.run(&frame(&first, 7));
         checker.run(&frame(&[], 7));
         assert!(row(&admission, &connection).is_some());
@@ -217,7 +217,7 @@ tests_of_tokens! {
             assert_eq!(send(position), accepted, "{position} from {tip}");
             match (accepted, tip, position) {
                 (true, ..) => expected.token_accepted += 1,
-                // Its low byte selects 0 or less, which no chain has.
+                // The position's low byte selects 0 or less, which no chain has.
                 (false, 0 | 5, _) => expected.token_out_of_range += 1,
                 _ => expected.token_mismatch += 1,
             }
@@ -395,7 +395,7 @@ tests_of_tokens! {
         counted(&admission, Counters::default());
         assert!(admission.admissions().unwrap().is_empty());
 
-        // With IP options and congestion bits, it is a SYN like any other.
+        // A SYN with IP options and congestion bits is a SYN like any other.
         let mut packet = ip(&connection, SYN | 0xc0, &option);
         packet[0] = 0x46;
         packet.splice(20..20, [1, 1, 1, 0]);

@@ -122,7 +122,7 @@ tests_of_tokens! {
         assert!(admission.tokens().unwrap().is_empty());
         given(&admission);
         drop(admission);
-        // Another keeper does not reuse it either.
+        // Another keeper does not reuse the resting slot either.
         let admission = world.open_with(&Limits { tokens: 1, ..LIMITS }).unwrap();
         given(&admission);
         eventually("the slot has rested", || given(&admission));
@@ -147,7 +147,7 @@ tests_of_tokens! {
         assert!(admits(&admission, &checker, &chain, 99, 2));
         let program = reader(world).unwrap();
         drop(admission);
-        // While no keeper runs.
+        // A token is accepted while no keeper runs.
         let connection = from_port(3);
         checker.syn(&connection, &chain.option(slot, 98, &connection));
 
@@ -199,7 +199,7 @@ tests_of_tokens! {
         }
         let (admission, alice, _checker) = serve(world, &LIMITS);
         let connect = clients(world, &admission);
-        // Its pin stays.
+        // The links are detached, and their pins stay.
         for position in [1, 3] {
             for link in links(world) {
                 Link::open(link).unwrap().detach().unwrap();
@@ -225,9 +225,9 @@ tests_of_tokens! {
         for name in ["tokens under IPsec", "protected services"] {
             assert!(probe(name).unwrap().contains("can be attached"));
         }
-        // It attaches them to a network of its own: the priorities here stay this program's.
+        // The probe attaches its programs to a network of its own: the priorities here stay this program's.
         assert!(admission.attach_tokens().unwrap().is_empty());
-        // The twin: a process that may load them and attach nothing.
+        // The twin: a process that may load the programs and attach none.
         let kept = roles::Keeper::ROLE.capabilities;
         privileges::keep_only(kept).unwrap();
         probe("tokens under IPsec").unwrap_err();

@@ -83,7 +83,7 @@ impl Scene {
     }
 }
 
-/// The usual form of the same family.
+/// The usual form of the family of `form`.
 fn plain(form: &Form) -> &'static Form {
     &PLAIN[usize::from(form.family == 6)]
 }
@@ -129,7 +129,7 @@ tests_of_tokens! {
         let scene = Scene::set(world);
         for (form, round) in all() {
             let (connection, option) = scene.token(round, form.family);
-            // Read at the interface, and lost behind it.
+            // The SYN is read at the interface, and lost behind it.
             for frame in frames(plain(form), &connection, SYN, (OWN, 0), &option) {
                 scene.checker.run(&frame);
             }
@@ -152,7 +152,7 @@ tests_of_tokens! {
             let (connection, option) = scene.token(round, form.family);
             let (flags, _) = scene.syn(plain(form), &connection, OWN, &option);
             assert_eq!(flags, SYN | ACK);
-            // Its owner abandons the connection, and a stranger gets the port.
+            // The entry's owner abandons the connection, and a stranger gets the port.
             scene.wire.send(plain(form), &connection, RST, (OWN + 1, 0), &NO_TOKEN);
             let (flags, _) = scene.syn(form, &connection, OTHERS, &NO_TOKEN);
             assert_eq!(flags, RST | ACK, "{}", form.name);

@@ -113,7 +113,7 @@ tests! {
                 assert_eq!(wait(&worker), 0);
                 let error = refused.read(&mut [0]).unwrap_err();
                 assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
-                // Alone, it leaves nothing to serve.
+                // A refused connection alone leaves nothing to serve.
                 let _refused = connect(far);
                 let none = spawn(rule, Input::AcceptOne(listener.as_fd()), &group);
                 assert!(matches!(none, Err(SpawnError::NothingWaiting)), "{none:?}");
@@ -291,7 +291,7 @@ tests! {
             assert_eq!(answer, format!("{number} {ALICE}"));
         }
         assert_eq!(wait(&worker), 0);
-        // The keeper's duplicate keeps the queue.
+        // The keeper's duplicate of the listener keeps the queue.
         TcpStream::connect("10.9.0.1:8025").unwrap();
     }
 
@@ -420,12 +420,12 @@ tests! {
             let expected = if allowed { "done" } else { "refused" };
             assert_eq!(told.get(deed).map(String::as_str), Some(expected), "{deed}: {told:?}");
         }
-        // The same without limits: the refusals came from the limits.
+        // Without limits, every deed succeeds: the refusals came from the limits.
         std::fs::write(place("mine/old"), "old").unwrap();
         std::os::unix::fs::chown(place("mine/old"), Some(ALICE), Some(GID)).unwrap();
         let told = run(None);
         assert!(told.values().all(|outcome| outcome == "done"), "{told:?}");
-        // Only the program itself: one that is linked to libraries cannot be executed.
+        // The worker may read only the program itself: one that is linked to libraries cannot be executed.
         let _far = TcpStream::connect("10.9.0.1:8025").unwrap();
         match spawn(&command(Some(Vec::new())), Input::AcceptOne(listener.as_fd()), &group) {
             Err(SpawnError::Child(Stage::Execute, error)) => {
@@ -446,7 +446,7 @@ tests! {
             }
             other => panic!("{other:?}"),
         }
-        // Only root may execute it: the user starts the program, not the keeper.
+        // Only root may execute this program: the user starts the program, not the keeper.
         let private = tempfile::NamedTempFile::new().unwrap();
         let command = Command { program: private.path().to_owned(), ..script("") };
         match spawn(&command, input, &group) {
@@ -468,7 +468,7 @@ tests! {
             Err(SpawnError::Child(Stage::Accept, _)) => {}
             other => panic!("{other:?}"),
         }
-        // None of them left a process.
+        // None of the failed starts has left a process.
         eventually("the group is empty", || !group.populated().unwrap());
         // Without CAP_SETUID no worker starts.
         let kept = privileges::Capabilities::SETGID | privileges::Capabilities::SETPCAP;
@@ -507,7 +507,7 @@ tests! {
             group.kill().unwrap();
             assert_eq!(wait(&worker), -9, "{round}");
         }
-        // Adopted by another keeper.
+        // Another keeper adopts the group.
         let again = leaf(world);
         let worker = spawn(&script("exit 3"), Input::Listener(listener.as_fd()), &again).unwrap();
         assert_eq!(wait(&worker), 3);

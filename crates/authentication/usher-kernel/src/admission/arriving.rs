@@ -20,7 +20,7 @@ const PLACE: NetfilterPlace = NetfilterPlace {
     priorities: [-340, -339],
 };
 
-/// Tries whether this kernel takes the program.
+/// Tries whether this kernel accepts the program.
 ///
 /// # Errors
 /// The kernel's reason.
@@ -28,7 +28,7 @@ pub(crate) fn probe() -> Result<(), Lack> {
     CODE.probe_at_netfilter(&[(PROGRAM, PLACE)])
 }
 
-/// Its tables whose sizes are set.
+/// The program's tables whose sizes are set before loading.
 const SIZED: [&str; 3] = ["admissions", "tokens", "outstanding"];
 
 /// The program.
@@ -36,8 +36,8 @@ const SIZED: [&str; 3] = ["admissions", "tokens", "outstanding"];
 pub(super) struct Arriving(Object);
 
 impl Arriving {
-    /// Loads and attaches the program, with the tables that are pinned there. Then removes the filters
-    /// of an earlier keeper, so that tokens are read at every moment.
+    /// Loads and attaches the program, with the tables that `pins` has. Then removes the filters of an
+    /// earlier keeper, so that tokens are read at every moment.
     ///
     /// # Errors
     /// The kernel's error; the program is then not attached.
@@ -57,7 +57,7 @@ impl Arriving {
         let object = CODE.open()?.limit(&sized)?.pin(pins, None)?.load()?;
         object.keep_at_netfilter(PROGRAM, &PLACE, pins)?;
         let (_, mut left) = FILTER.detach()?;
-        // Such a filter would read packets before IPsec.
+        // A filter that could not be removed would read packets before IPsec.
         left.pop().map_or(Ok(Self(object)), |left| Err(left.error))
     }
 

@@ -186,7 +186,7 @@ impl Admission {
     ) -> Result<(), AnnounceError> {
         let key = connection.encode();
         if ConnectionTuple::decode(&key).is_err() {
-            // The entry could not be read back.
+            // An entry with such an endpoint could not be read back.
             return Err(AnnounceError::NoConnection(*connection));
         }
         let now = boot_time();

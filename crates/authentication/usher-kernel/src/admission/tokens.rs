@@ -31,14 +31,14 @@ const REST: Duration = Duration::from_secs(16);
 pub struct TokenSession {
     /// The session.
     pub session: SessionId,
-    /// The service whose port its connections go to.
+    /// The service whose port the session's connections go to.
     pub service: u32,
     /// The local account of the session's user.
     pub uid: u32,
     /// The keeper's number for the session's host, from whose addresses its connections come; see
     /// [`Admission::set_client_addresses`].
     pub host: u64,
-    /// `t[0]` of its token chain.
+    /// `t[0]` of the session's token chain.
     pub anchor: TokenElement,
     /// The chain's salt.
     pub salt: [u8; TOKEN_KEY_SIZE],
@@ -84,7 +84,7 @@ pub enum TokenError {
 pub struct TokenRow {
     /// The slot.
     pub slot: TokenSlot,
-    /// Its session.
+    /// The session that has the slot.
     pub session: SessionId,
     /// The service.
     pub service: u32,
@@ -109,7 +109,7 @@ struct Slots {
     open: HashMap<SessionId, TokenSlot>,
     /// Closed, in the order of the boot time in nanoseconds from which on they may be opened again.
     closed: VecDeque<(u64, TokenSlot)>,
-    /// Without an entry in the table; the lowest last.
+    /// Slots without an entry in the table; the lowest last.
     unused: Vec<TokenSlot>,
 }
 
@@ -165,7 +165,7 @@ impl Tokens {
             match self.table.insert(&slot.number(), &entry)? {
                 Insertion::Done => {}
                 Insertion::Full => return Err(TokenError::Full),
-                // There is no other writer.
+                // No other process writes the table.
                 Insertion::Exists => {
                     return Err(KernelError::UnreadableEntry("tokens").into());
                 }

@@ -37,9 +37,9 @@ impl Default for Limits {
 /// An announcement of a connection, besides its two endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announced {
-    /// The session that announces it.
+    /// The session that announces the connection.
     pub session: SessionId,
-    /// The service whose port it goes to.
+    /// The service whose port the connection goes to.
     pub service: u32,
     /// The local account of the session's user.
     pub uid: u32,
@@ -96,17 +96,17 @@ pub enum AdmissionState {
 pub struct AdmissionRow {
     /// The two endpoints.
     pub connection: ConnectionTuple,
-    /// The session that announced it.
+    /// The session that announced the connection.
     pub session: SessionId,
     /// The service.
     pub service: u32,
     /// The local account.
     pub uid: u32,
-    /// Its state.
+    /// The state of the connection.
     pub state: AdmissionState,
-    /// Whether a token made it, rather than an announcement.
+    /// Whether a token made the entry, rather than an announcement.
     pub by_token: bool,
-    /// The time since it was established.
+    /// The time since the connection was established.
     pub established: Option<Duration>,
 }
 
@@ -116,7 +116,7 @@ pub struct AdmissionRow {
 pub struct UnreadableRow {
     /// The two endpoints; none if no connection can have them.
     pub connection: Option<ConnectionTuple>,
-    /// The session that it names.
+    /// The session that the entry names.
     pub session: SessionId,
 }
 
@@ -129,7 +129,7 @@ pub struct SessionRecord {
     pub service: u32,
     /// The user.
     pub user: UserName,
-    /// The host that opened it.
+    /// The host that opened the session.
     pub host: HostName,
     /// The last accepted element of the chain.
     pub tip: ChainTip,
@@ -139,17 +139,18 @@ pub struct SessionRecord {
     pub chain_salt: [u8; 16],
     /// `t[0]` of the token chain.
     pub token_anchor: TokenElement,
-    /// Fingerprint of the key that signed for it: SHA-256, as `ssh-keygen -l` shows it.
+    /// Fingerprint of the key that signed for the session: SHA-256, as `ssh-keygen -l` shows it.
     pub key_fingerprint: [u8; 32],
     /// Whether a certificate makes that key the user's: see [`super::Admission::certificate`].
     pub certified: bool,
     /// [`usher_proto::HostPublicKey::number`] of the host's key at that time.
     pub host_number: u64,
-    /// When it was opened, in seconds since 1970.
+    /// When the session was opened, in seconds since 1970.
     pub opened: u64,
-    /// When it ends, in seconds since 1970.
+    /// When the session ends, in seconds since 1970.
     pub expires: u64,
-    /// The time and reason of its end; kept for a while so that a replayed authenticator is detected.
+    /// The time and reason of the session's end; kept for a while so that a replayed authenticator is
+    /// detected.
     pub ended: Option<Ended>,
 }
 

@@ -51,7 +51,7 @@ impl Tables {
             reserved: 0,
         });
 
-        // Read before anything is refused.
+        // Read before the guard refuses anything.
         let above = directory.join("..");
         let parent = fs::metadata(&above).map_err(KernelError::file("look at", &above))?;
         let settings = settings(numbered(objects.folders[0].1), parent.ino() as u32)?;

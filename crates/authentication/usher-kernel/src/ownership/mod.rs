@@ -127,7 +127,7 @@ impl Ownership {
         self.grants.remove(&key(process)).map(drop)
     }
 
-    /// The reason why the process was last refused its user; none if it was not refused since the
+    /// The reason why the process was last refused its user; none if the process was not refused since the
     /// last call, or is gone.
     pub fn take_obstacle(&self, process: BorrowedFd<'_>) -> Result<Option<Reason>, KernelError> {
         let Some(number) = self.obstacles.get(&key(process))? else {
@@ -142,7 +142,7 @@ impl Ownership {
 
     /// The state of a process.
     pub fn state(&self, process: BorrowedFd<'_>) -> Result<ProcessState, KernelError> {
-        // In this order: a process that settles between the two reads was granted before.
+        // Read in this order: a process that settles between the two reads had its grant before.
         let granted = self.grants.get(&key(process))?;
         let settled = self.settled.get(&key(process))?;
         Ok(match (settled, granted) {

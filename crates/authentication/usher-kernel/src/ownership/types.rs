@@ -57,9 +57,9 @@ impl Grant {
 pub enum ProcessState {
     /// Nothing was granted, or the process is gone.
     None,
-    /// It may become this user.
+    /// The process may become this user.
     Granted(u32),
-    /// It has become this user for good.
+    /// The process has become this user for good.
     Settled(u32),
 }
 

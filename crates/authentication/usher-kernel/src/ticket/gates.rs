@@ -21,7 +21,7 @@ use crate::{KernelError, cgroup};
 pub(crate) static CODE: Code = code!("usher_gate", "gate");
 
 const PROGRAM: &str = "gate_syn";
-/// Tables that these programs share with those that hold SYNs.
+/// Tables that the gate program shares with the programs that hold SYNs.
 pub(super) const SHARED: [&str; 2] = ["gates", "holds"];
 
 /// Tables that outlive the signer. The link's name ends with the number of its cgroup.
@@ -32,9 +32,9 @@ const PINNED: [&str; 3] = ["gates", "holds", "layout"];
 pub struct Gate {
     /// The only attempt that may begin a connection with these endpoints.
     pub attempt: Attempt,
-    /// Whether it may begin now.
+    /// Whether that attempt may begin now.
     pub released: bool,
-    /// The time that it stands unless it is removed.
+    /// The time for which the gate stands unless it is removed.
     pub lifetime: Duration,
     /// The session that announces the endpoints, if known.
     pub session: Option<SessionId>,
@@ -43,11 +43,11 @@ pub struct Gate {
 /// A gate that an earlier signer has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeftGate {
-    /// Its endpoints.
+    /// The gate's endpoints.
     pub connection: ConnectionTuple,
-    /// The session that announced them, if known.
+    /// The session that announced the endpoints, if known.
     pub session: Option<SessionId>,
-    /// The time that it still stands.
+    /// The time for which the gate still stands.
     pub lifetime: Duration,
 }
 

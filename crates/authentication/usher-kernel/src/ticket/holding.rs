@@ -21,9 +21,9 @@ use crate::shared::ticket::{self, Destination, EVENT_HELD, EVENT_OVER, EVENT_REF
 /// A report about a plain connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Its attempt.
+    /// The connection's attempt.
     pub attempt: Attempt,
-    /// Its endpoints.
+    /// The connection's endpoints.
     pub connection: ConnectionTuple,
     /// The real uid of the connecting process, in the initial user namespace.
     pub uid: u32,
@@ -42,11 +42,11 @@ pub struct Report {
 /// See [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Its SYN is held: now, or once more. Not every copy is reported.
+    /// The connection's SYN is held: now, or once more. Not every copy is reported.
     Held(Option<Syn>),
-    /// It was held, and is established or abandoned.
+    /// The connection was held, and is established or abandoned.
     Over,
-    /// A RST answered its token, and the program has seen it.
+    /// A RST answered the connection's token, and the program has seen it.
     Refused,
 }
 
@@ -71,14 +71,14 @@ impl Holding {
             holds: object.table("holds")?,
             gates,
             reports: object.ring("reports", "read reports of plain connections", read_report)?,
-            // The table is not kept here; its entries stay as they are.
+            // Keeps no descriptor of this table; its entries stay as they are.
             sender: SynSender::open(&object.table("senders")?, class_bits),
         })
     }
 
     /// Authenticates plain connections to these addresses and to no others, from the next connect(2) on:
-    /// those of the programs of the list with this number, or of all programs if there is none. Only
-    /// listed programs draw tokens for an address with a list.
+    /// those of the programs on the list with this number, or of all programs if there is no number. For an
+    /// address with a list, only listed programs draw tokens.
     ///
     /// # Errors
     /// [`TicketError::Full`] when there is no room for all of them, or the kernel's error; some are then in
@@ -97,7 +97,7 @@ impl Holding {
         Ok(plain.enter(&wanted)?)
     }
 
-    /// Exempts this socket's connections from being held: it is announced before it connects.
+    /// Exempts this socket's connections from being held: the socket is announced before it connects.
     pub fn exempt(&self, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         let exempt = Hold {
             exempt: 1,
@@ -133,7 +133,7 @@ impl Holding {
     }
 }
 
-/// None for malformed reports.
+/// Reads a report; none if it is malformed.
 fn read_report(bytes: &[u8]) -> Option<Report> {
     let report = ticket::Report::read(bytes)?;
     let connection = ConnectionTuple::decode(&report.connection).ok()?;

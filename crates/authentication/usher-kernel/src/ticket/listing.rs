@@ -88,7 +88,7 @@ impl Listing {
     }
 }
 
-/// The value means nothing.
+/// The table's keys for these programs; the values mean nothing.
 fn keys(listed: &HashSet<Listed>) -> BTreeMap<ListedKey, u32> {
     listed.iter().map(|one| ((*one).into(), 0)).collect()
 }

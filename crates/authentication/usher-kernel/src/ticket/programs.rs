@@ -38,7 +38,8 @@ impl Programs {
         let gate = gates::Loaded::new(pins, limits.gates)?;
         let (object, not_identified) = match load_programs(&gate, limits, true) {
             Ok(object) => (object, None),
-            // The rest works without it; if the rest fails too, report that error.
+            // The other programs work without the one that identifies files. If they fail, too, report that
+            // error.
             Err(error) => (load_programs(&gate, limits, false)?, Some(error)),
         };
         draw_key(&object)?;
@@ -57,7 +58,7 @@ impl Programs {
     }
 }
 
-/// `identifying`: with the program that identifies files.
+/// `identifying`: whether to load the program that identifies files.
 fn load_programs(
     gate: &gates::Loaded,
     limits: &Limits,

@@ -25,7 +25,7 @@ const ACK_OR_RST: u8 = 0x14;
 pub struct Syn {
     to: IpAddr,
     packet: Vec<u8>,
-    /// Its socket's mark.
+    /// The mark of the SYN's socket.
     mark: u32,
 }
 
@@ -100,7 +100,7 @@ pub struct SynSender(Vec<Sender>);
 struct Sender {
     mark: u32,
     ipv4: OwnedFd,
-    /// None if the kernel has no IPv6.
+    /// None if the kernel lacks IPv6.
     ipv6: Option<OwnedFd>,
 }
 
@@ -117,7 +117,7 @@ impl SynSender {
         Ok(Self(opened))
     }
 
-    /// Whether they can be opened here, for `usher doctor`.
+    /// Whether the sockets can be opened here, for `usher doctor`.
     pub(crate) fn can_open() -> Result<(), KernelError> {
         Sender::unrestricted(0).map(drop)
     }
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn the_checksum_is_that_of_the_whole_segment() {
         let syn = complete(|_| ()).unwrap();
-        // Computed apart from this code.
+        // The checksum was computed apart from this code.
         assert_eq!(syn.packet[36..38], [0xec, 0x48]);
         assert_eq!(
             (&syn.packet[..36], &syn.packet[38..]),

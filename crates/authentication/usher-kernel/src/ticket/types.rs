@@ -28,7 +28,7 @@ pub struct Limits {
     pub gates: u32,
     /// Listed programs: pairs of list and program.
     pub listed: u32,
-    /// The bits of a socket's mark by which IPsec tells classes of traffic apart: up to four in a row.
+    /// The bits of a socket's mark by which IPsec tells classes of traffic apart: up to four adjacent bits.
     /// Held SYNs of sockets with other marks are left to the kernel.
     pub class_bits: u32,
 }
@@ -68,19 +68,19 @@ pub struct TicketKey {
 /// A ticket: the data for tokens in the SYNs of one user's connections to one server.
 #[derive(Clone, Debug)]
 pub struct Ticket {
-    /// Its number, never reused while these tables are open.
+    /// The ticket's number, never reused while these tables are open.
     pub number: u32,
     /// The server's name for the session.
     pub slot: TokenSlot,
     /// The last drawn position; 0 at first.
     pub next: u32,
-    /// The time for which it may be drawn from, from now on.
+    /// The time for which elements may be drawn from the ticket, from now on.
     pub lifetime: Duration,
     /// The session's token key.
     pub key: TokenKey,
 }
 
-/// A block that a ticket has reached: it and the next must be filled if they are not.
+/// A block that a ticket has reached. User space must fill this block and the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wanted {
     /// The ticket.
@@ -162,7 +162,7 @@ impl Entry {
 }
 
 impl Block {
-    /// None for no elements, and for more than fit into a block.
+    /// A block of these elements; none if there are no elements, or more than fit into a block.
     pub(super) fn new(elements: &[TokenElement]) -> Option<Zeroizing<Self>> {
         let mut block = Zeroizing::new(Self::zeroed());
         let places = block.elements.get_mut(..elements.len())?;

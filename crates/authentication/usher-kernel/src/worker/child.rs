@@ -15,10 +15,10 @@ const OPEN_FILES: libc::rlim_t = 1024;
 pub(super) const LISTEN_PID: &[u8] = b"LISTEN_PID=";
 /// First report of a child that takes the listener.
 pub(super) const ALIVE: u8 = 0xff;
-/// First report of a child that accepts a connection, once it has. The number of waiting
+/// First report of a child that accepts a connection, once it has accepted one. The number of waiting
 /// connections follows, and the client's [`Endpoint`].
 pub(super) const ACCEPTED: u8 = 0xfe;
-/// Bytes of an IPv6 address, IPv4-mapped for IPv4, and of a port; zeros for other families.
+/// The bytes of an IPv6 address and of a port; IPv4 addresses are mapped, other families are zeros.
 pub(super) const ENDPOINT: usize = 18;
 /// The address and the port of a client.
 type Endpoint = [u8; ENDPOINT];
@@ -32,7 +32,8 @@ pub(super) struct Child<'a> {
     pub environment: &'a [*const libc::c_char],
     pub listen_pid: Option<*mut u8>,
     pub input: &'a Input<'a>,
-    /// Writing a zero here moves the process into its cgroup, if it was not made there.
+    /// A descriptor: a zero written to it moves the process into its cgroup. None if the process was made
+    /// there.
     pub entrance: Option<RawFd>,
     pub null: RawFd,
     /// Standard error.
@@ -79,8 +80,8 @@ impl Child<'_> {
         // SAFETY: bare system calls on this process, with pointers into memory that was made before
         // the fork and that the child has a copy of.
         unsafe {
-            // Until it changes its group it ends with its parent. The kernel clears this whenever group
-            // or user change (PR_SET_PDEATHSIG(2const)); from then on the keeper looks after it.
+            // The child ends with its parent until its group changes. The kernel clears this signal whenever
+            // group or user change (PR_SET_PDEATHSIG(2const)); from then on the keeper looks after the child.
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) < 0
                 || libc::getppid() != self.parent
                 || matches!(self.input, Input::Listener(_)) && !self.say(&[ALIVE])
@@ -99,7 +100,8 @@ impl Child<'_> {
             {
                 return (Stage::Session, errno());
             }
-            // Done before it is the user, whose other processes can reach it from then on.
+            // Descriptors are placed before the child is the user, whose other processes can reach it from
+            // then on.
             if let Err(errno) = self.place() {
                 return (Stage::Descriptors, errno);
             }
@@ -170,7 +172,7 @@ impl Child<'_> {
                 files.rlim_cur = OPEN_FILES.min(files.rlim_max);
                 libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
             }
-            // The worker serves even if its home is missing or closed.
+            // The worker serves even if its home folder is missing or closed to the user.
             if libc::chdir(prepared.directory.as_ptr()) < 0 && libc::chdir(c"/".as_ptr()) < 0 {
                 return (Stage::Session, errno());
             }
@@ -182,7 +184,7 @@ impl Child<'_> {
             if let Some(text) = self.listen_pid {
                 write_number(text.add(LISTEN_PID.len()), libc::getpid().unsigned_abs());
             }
-            // Ignored until here.
+            // SIGPIPE was ignored until here.
             if libc::signal(libc::SIGPIPE, libc::SIG_DFL) == libc::SIG_ERR {
                 return (Stage::Session, errno());
             }
@@ -261,7 +263,7 @@ impl Child<'_> {
             {
                 return false;
             }
-            // It also must not be able to become root again.
+            // The process must not be able to become root again, either.
             libc::syscall(libc::SYS_setresuid, 0, 0, 0) < 0
         }
     }
@@ -276,7 +278,7 @@ impl Child<'_> {
         };
         // SAFETY: descriptor numbers of this process only.
         unsafe {
-            // Moved away from the places that are about to be filled.
+            // Moves the descriptors away from the places that are about to be filled.
             let aside = |source| libc::fcntl(source, libc::F_DUPFD_CLOEXEC, BELL + 1);
             let (listener, null) = (aside(listener.as_raw_fd()), aside(self.null));
             let (errors, reporting) = (aside(self.errors), aside(self.reporting));
@@ -289,7 +291,7 @@ impl Child<'_> {
                 || libc::dup2(null, 1) < 0
                 || libc::dup2(errors, 2) < 0
                 || libc::dup3(listener, LISTENER, kept) < 0
-                // It closes on exec, which reports success.
+                // The report closes on exec, which tells the starter of the success.
                 || libc::dup3(reporting, REPORT, libc::O_CLOEXEC) < 0
                 || libc::dup3(bell, BELL, libc::O_CLOEXEC) < 0
             {

@@ -117,7 +117,7 @@ impl Confinement {
             if libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0_u32) < 0 {
                 return Err(errno());
             }
-            // The kernel made it close-on-exec.
+            // The kernel has made the ruleset's descriptor close-on-exec.
             Ok(())
         }
     }

@@ -42,7 +42,7 @@ messages! {
 /// none has come for a while.
 #[derive(Debug, Clone)]
 pub struct Order {
-    /// Reports name the order by this number.
+    /// The order's number, by which reports name it.
     pub number: u64,
     /// How workers come into their cgroup.
     pub entry: Entry,
@@ -50,7 +50,8 @@ pub struct Order {
     pub accepts: bool,
     /// The limit of this order's living workers.
     pub most: u32,
-    /// The limit of all workers that it makes: then it is over, even if more connections come.
+    /// The limit of all workers of the order: with the last of them the order is over, even if more
+    /// connections come.
     pub total: Option<u32>,
     /// The state of the accounts when the user was looked up. The order ends when it changes.
     pub accounts: u64,

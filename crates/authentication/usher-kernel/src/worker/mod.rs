@@ -49,7 +49,7 @@ pub struct Command {
     pub program: PathBuf,
     /// Arguments, without the program's own name.
     pub arguments: Vec<String>,
-    /// Its whole environment; socket activation adds LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES.
+    /// The program's whole environment; socket activation adds LISTEN_PID, LISTEN_FDS and LISTEN_FDNAMES.
     pub environment: Vec<(String, String)>,
     /// User; never 0.
     pub uid: u32,
@@ -62,24 +62,24 @@ pub struct Command {
     /// The service: name of the descriptor in socket activation, and the worker's element of the module
     /// `ubns` (see `label`).
     pub name: String,
-    /// The elements of a label that its user gets at login.
+    /// The elements of a label that the worker's user gets at login.
     pub label: Option<String>,
-    /// All files and folders that it may touch besides the program, with everything below them;
-    /// none: everything that its user may touch. Those that are missing at its start are left out.
+    /// All files and folders that the worker may touch besides the program, with everything below them; none:
+    /// everything that its user may touch. Paths that are missing at the worker's start are left out.
     pub files: Option<Vec<(PathBuf, FileAccess)>>,
-    /// Its file mode creation mask (umask(2)).
+    /// The worker's file mode creation mask (umask(2)).
     pub umask: u16,
-    /// Whether set-user-ID and set-group-ID bits apply to programs that it executes; never combined
-    /// with `files`. Its bounding set is empty in either case, so no program confers a capability
-    /// on it.
+    /// Whether set-user-ID and set-group-ID bits apply to programs that the worker executes; never combined
+    /// with `files`. The worker's bounding set is empty in either case, so no program confers a capability on
+    /// it.
     pub setuid: bool,
     /// Whether the starter runs inside a PAM session of the user. Then the worker keeps the
     /// starter's limit of open files, and the session keyring if it is the user's. Otherwise both
     /// belong to the keeper, and the worker gets its own.
     pub pam_session: bool,
-    /// A worker that accepts a connection resets those from these addresses, and takes the next one.
+    /// A worker that accepts a connection resets connections from these addresses, and takes the next one.
     pub refused: Vec<IpAddr>,
-    /// It does the same with those from all other addresses than this one.
+    /// Such a worker also resets connections from all other addresses than this one.
     pub only: Option<IpAddr>,
     /// Standard error; none: /dev/null. Never the caller's: a worker's output would stand among the
     /// caller's messages as if the caller had written it.
@@ -169,11 +169,11 @@ pub enum Stage {
     Execute,
     /// Entering the cgroup; the first stage if the child is not made there.
     Group,
-    /// Confining it to its files; follows the descriptors.
+    /// Confining the child to its files; follows the descriptors.
     Files,
-    /// Taking its service's element of a label; follows the descriptors.
+    /// Taking the service's element of a label; follows the descriptors.
     Label,
-    /// Taking its user's label; follows its service's.
+    /// Taking the user's label; follows the service's element.
     UserLabel,
 }
 
@@ -236,7 +236,7 @@ pub struct Prepared {
     environment: Vec<CString>,
     /// Index of LISTEN_PID in `environment`.
     listen_pid: Option<usize>,
-    /// The text of its service's element of a label.
+    /// The text of the service's element of a label.
     element: String,
     /// [`Command::refused`] and [`Command::only`], as IPv6 addresses.
     refused: Vec<[u8; 16]>,

@@ -14,7 +14,7 @@ use super::child::{ACCEPTED, ALIVE, ENDPOINT};
 /// A child that has not executed its program.
 #[derive(Debug)]
 pub struct Newborn {
-    /// Its process id, which is not reused until its parent has waited for it.
+    /// The child's process id, which is not reused until its parent has waited for it.
     pub pid: u32,
     report: OwnedFd,
     said: Vec<u8>,
@@ -25,23 +25,23 @@ pub struct Newborn {
 pub struct Accepted {
     /// The number of connections that wait besides, at most 255.
     pub waiting: u8,
-    /// The client's endpoint of the connection that the child has accepted; none if that is neither IPv6 nor
-    /// IPv4. The child reports it when it is already its user, so it is trusted about this user only.
+    /// The client's endpoint of the connection that the child has accepted; none if its family is neither
+    /// IPv6 nor IPv4. The child reports it as the user, so the report is trusted about this user only.
     pub client: Option<SocketAddr>,
 }
 
 /// The progress of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// It is alive.
+    /// The child is alive.
     Made,
-    /// It is the user and has accepted its connection.
+    /// The child is the user and has accepted its connection.
     Accepted,
-    /// It has executed its program, or was killed before.
+    /// The child has executed its program, or was killed before.
     Executed,
-    /// It was killed before it had done anything irrevocable; see [`super::Entry`].
+    /// The child was killed before it had done anything irrevocable; see [`super::Entry`].
     Stillborn,
-    /// It failed with this errno and is ending.
+    /// The child failed with this errno and is ending.
     Failed(Stage, i32),
 }
 
@@ -93,7 +93,7 @@ impl Newborn {
     }
 
     /// The child's report that it has accepted its connection; none if [`Newborn::progress`] has not read
-    /// it.
+    /// that report.
     #[must_use]
     pub fn accepted(&self) -> Option<Accepted> {
         let [ACCEPTED, waiting, rest @ ..] = self.said.as_slice() else {

@@ -10,9 +10,9 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 /// A child's exit status or signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
-    /// Its exit status.
+    /// The child's exit status.
     pub code: Option<i32>,
-    /// The signal that killed it.
+    /// The signal that killed the child.
     pub signal: Option<i32>,
 }
 

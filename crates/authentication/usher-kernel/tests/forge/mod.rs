@@ -94,7 +94,7 @@ impl Chain {
 /// The program that reads tokens. The test passes packets to it.
 pub struct Checker {
     program: OwnedFd,
-    /// Whether it is the filter at interfaces.
+    /// Whether the program is the filter at interfaces.
     is_filter: bool,
 }
 
@@ -107,8 +107,8 @@ impl Checker {
         }
     }
 
-    /// The same program over the same tables, with a pause between spending a token and admitting
-    /// its connection.
+    /// A variant of the program over the same tables, with a pause between spending a token and admitting its
+    /// connection.
     pub fn paused(world: &World) -> Self {
         let object = include_bytes!(concat!(env!("OUT_DIR"), "/admission_paused.bpf.o"));
         let mut open = ObjectBuilder::default().open_memory(object).unwrap();
@@ -165,7 +165,7 @@ impl Checker {
         options.retval
     }
 
-    /// A SYN with these options.
+    /// Passes a SYN with these options to the program.
     pub fn syn(&self, connection: &ConnectionTuple, options: &[u8]) {
         self.run(&ethernet(&ip(connection, SYN, options)));
     }
@@ -236,7 +236,7 @@ pub fn from_port(port: u16) -> ConnectionTuple {
     .unwrap()
 }
 
-/// The same over IPv6.
+/// As [`from_port`], over IPv6.
 pub fn from_port_v6(port: u16) -> ConnectionTuple {
     ConnectionTuple::new(
         SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 2], port)),
@@ -295,7 +295,7 @@ impl Writer {
         self.write_from(client.connection.client.port(), option);
     }
 
-    /// The same for a client on this port.
+    /// As `write`, for a client on this port.
     pub fn write_from(&self, port: u16, option: &[u8; 20]) {
         let port = u32::from(port);
         let map = self

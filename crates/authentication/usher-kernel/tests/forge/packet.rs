@@ -36,7 +36,7 @@ pub fn ip(connection: &ConnectionTuple, flags: u8, options: &[u8]) -> Vec<u8> {
     ip_of(connection.client, connection.server, flags, options)
 }
 
-/// The same between endpoints that need not be canonical.
+/// As [`ip`], between endpoints that need not be canonical.
 pub fn ip_of(client: SocketAddr, server: SocketAddr, flags: u8, options: &[u8]) -> Vec<u8> {
     let tcp = segment(client, server, flags, (1, 0), options);
     let mut packet = Vec::new();

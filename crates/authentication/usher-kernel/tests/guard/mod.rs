@@ -90,7 +90,7 @@ pub fn permitted(outcomes: &[(&str, io::Result<()>)]) {
     }
 }
 
-/// Expects that all failed. (The second of a pair has nothing to undo.)
+/// Expects that all attempts failed. (An attempt that would undo another fails, too, with nothing to undo.)
 #[track_caller]
 pub fn refused(outcomes: &[(&str, io::Result<()>)]) {
     for (name, outcome) in outcomes {
@@ -143,7 +143,7 @@ pub fn load(pins: &Path) -> Ownership {
     ownership
 }
 
-/// A command that starts this program again in a keeper's part.
+/// A command that starts this program again, to play this part of another keeper.
 pub fn another_keeper(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -241,7 +241,7 @@ pub fn prepared(
     command
 }
 
-/// Makes its parent its tracer before it executes its program.
+/// Has the command's process make its parent its tracer before it executes the program.
 pub fn traced(command: &mut Command) -> &mut Command {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: one system call.

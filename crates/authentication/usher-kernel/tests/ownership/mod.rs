@@ -316,7 +316,8 @@ pub fn become_service(uid: u32) {
     setgroups(&[]).unwrap();
     setgid(uid).unwrap();
     setuid(uid).unwrap();
-    // Version 3, this process; effective, permitted, inheritable, low and high.
+    // Version 3, this process. The effective, permitted and inheritable sets: their low words, then their
+    // high ones.
     let header = [0x2008_0522_u32, 0];
     let data = [bits, bits, bits, 0, 0, 0];
     call(

@@ -9,7 +9,7 @@ pub const NOP: u8 = 0;
 pub const ACCEPT: u8 = 13;
 pub const CONNECT: u8 = 16;
 pub const RECV: u8 = 27;
-/// For sockets its first command is SOCKET_URING_OP_SIOCINQ (0).
+/// An io_uring command to a file. For sockets the first such command is SOCKET_URING_OP_SIOCINQ (0).
 pub const COMMAND: u8 = 46;
 /// From 6.8 on.
 pub const INSTALL: u8 = 54;
@@ -23,7 +23,7 @@ const REGISTER_PERSONALITY: i64 = 9;
 const FIXED_FILE: u8 = 1;
 /// IORING_MSG_SEND_FD
 const SEND_FILE: u64 = 1;
-/// IORING_MSG_RING_CQE_SKIP: none in the other ring.
+/// IORING_MSG_RING_CQE_SKIP: the other ring gets no completion.
 const WITHOUT_COMPLETION: u32 = 1;
 const ENTER_GETEVENTS: i64 = 1;
 /// For a ring's own thread, which sleeps after a second without work.
@@ -128,7 +128,7 @@ impl Ring {
         entry[4..8].copy_from_slice(&to.descriptor.as_raw_fd().to_ne_bytes());
         entry[16..24].copy_from_slice(&SEND_FILE.to_ne_bytes());
         entry[28..32].copy_from_slice(&WITHOUT_COMPLETION.to_ne_bytes());
-        // The other ring's place, counted from 1.
+        // The place in the other ring's table, counted from 1.
         entry[44..48].copy_from_slice(&1_u32.to_ne_bytes());
         self.run(&entry)
     }

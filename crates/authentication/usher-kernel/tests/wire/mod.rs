@@ -33,7 +33,7 @@ enum Read {
 use Read::{Arriving, Everywhere, Nowhere};
 
 impl Form {
-    /// Whether check_token reads it.
+    /// Whether check_token reads packets of this form in this world.
     pub fn is_read(&self, world: &World) -> bool {
         match self.read {
             Everywhere => true,

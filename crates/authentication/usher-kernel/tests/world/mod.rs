@@ -69,7 +69,7 @@ macro_rules! tests {
     ($($tests:tt)*) => { tests_run_by! { world; $($tests)* } };
 }
 
-/// The same, once for each place where this kernel can read tokens.
+/// As `tests`, once for each place where this kernel can read tokens.
 macro_rules! tests_of_tokens {
     ($($tests:tt)*) => { tests_run_by! { worlds_of_tokens; $($tests)* } };
 }
@@ -177,7 +177,8 @@ fn run_outside(name: &str, at_interfaces: bool) {
     // Kept with this test's own output, so that a failure is shown with its reason.
     print!("{}", String::from_utf8_lossy(&text));
     if !status.success() {
-        // Also at once: the harness shows that output after all tests, for which there may be no time.
+        // The text is printed at once as well: the harness shows that output after all tests, for which there
+        // may be no time.
         std::io::stderr().write_all(&text).unwrap();
         panic!("{name}, at interfaces {at_interfaces}: {status}");
     }
@@ -257,7 +258,7 @@ impl World {
     }
 }
 
-/// A listener of the user, entered.
+/// A listener of the user, entered as the user's queue.
 pub fn queue(admission: &Admission, uid: u32, backlog: u32) -> OwnedFd {
     let listener = listener::create(SERVICE, uid, PORT, backlog).unwrap();
     admission

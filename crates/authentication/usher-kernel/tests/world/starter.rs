@@ -82,7 +82,7 @@ fn attempt(command: &Command, input: Input<'_>, group: &Group) -> Result<Worker,
         Event::Failed(stage, errno) => SpawnError::failed(stage, errno),
         event => panic!("{event:?}"),
     };
-    // The starter has left it to this process.
+    // The starter has left the worker to this process.
     wait(&worker());
     Err(error)
 }

@@ -51,7 +51,7 @@ impl Token {
         bytes
     }
 
-    /// Reads our bytes of the option in this connection's SYN. None when they were not made for it
+    /// Reads our bytes of the option in this connection's SYN. None if they were not made for this connection
     /// with this key. The element is not checked.
     pub fn decode(
         bytes: &[u8; TOKEN_SIZE],
