@@ -50,10 +50,10 @@ pub enum SignatureFault {
     Algorithm {
         /// The signature's algorithm.
         found: String,
-        /// The one that [`sign_request`] asks for.
+        /// The algorithm that [`sign_request`] asks for.
         requested: String,
     },
-    /// It is no signature.
+    /// The bytes are no signature.
     #[error("the agent's answer is not a signature ({0}): use another agent")]
     Form(#[from] DecodeError),
 }
@@ -132,7 +132,7 @@ messages! {
     /// Answers of an agent to [`sign_request`].
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     pub enum AgentAnswer {
-        /// It did not sign: it lacks the key, or its user has refused.
+        /// The agent did not sign: it lacks the key, or its user has refused.
         5 => Failure,
         /// A signature (RFC 4253 section 6.6; of a security key with flags and counter), unchecked.
         14 => Signature(signature: Vec<u8> as Bytes<MAX_AGENT_ANSWER>),

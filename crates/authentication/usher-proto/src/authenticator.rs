@@ -111,8 +111,8 @@ impl Authenticator {
         Ok(authenticator)
     }
 
-    /// Replaces the key inside the signature by its certificate, as `ssh-keygen -Y sign -f
-    /// KEY-cert.pub` does. The signature covers only the statement, so it stays valid.
+    /// Replaces the key inside the signature by its certificate, as `ssh-keygen -Y sign -f KEY-cert.pub`
+    /// does. The signature covers only the statement, so the signature stays valid.
     ///
     /// # Errors
     /// As [`Authenticator::verify_signature`]; [`Refusal::BadSignature`] also for a certificate of

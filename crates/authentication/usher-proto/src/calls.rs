@@ -30,7 +30,7 @@ plain_bytes! {
 }
 
 impl std::fmt::Debug for ReservationId {
-    /// Without its bytes, which are the credential.
+    /// Leaves out the bytes, which are the credential.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("ReservationId")
     }
@@ -58,7 +58,7 @@ messages! {
         5 => Accepted,
         /// Asks which user a connection belongs to. The first packet of a connection.
         6 => Info {
-            /// Its two endpoints.
+            /// The connection's two endpoints.
             connection: ConnectionTuple,
         },
     }
@@ -77,12 +77,12 @@ messages! {
         },
         /// A user is reserved.
         130 => Reserved {
-            /// A process shows it to become the user.
+            /// The reservation, which a process shows to become the user.
             reservation: ReservationId,
             /// The user; never 0.
             uid: u32 as UserId,
         },
-        /// The process may become exactly this, once.
+        /// The process may become exactly this identity, once.
         131 => Identity {
             /// User id; never 0.
             uid: u32 as UserId,
@@ -115,11 +115,11 @@ pub struct ConnectionInfo {
     pub host: HostName,
     /// SHA-256 of the key that signed for the session.
     pub key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
-    /// Principals of its certificate; none for a plain key.
+    /// Principals of the key's certificate; none for a plain key.
     pub principals: Principals,
     /// When the session was opened, in seconds since 1970.
     pub opened: u64,
-    /// When it ends at the latest, in seconds since 1970.
+    /// When the session ends at the latest, in seconds since 1970.
     pub expires: u64,
 }
 

@@ -145,9 +145,9 @@ pub struct Certified {
     pub serial: u64,
     /// SHA-256 of the authority's name for the certificate.
     pub key_id: [u8; 32],
-    /// The first second in which it is no longer valid, since 1970.
+    /// The first second in which the certificate is no longer valid, since 1970.
     pub valid_before: u64,
-    /// The names that its holder may go by.
+    /// The names that the certificate's holder may go by.
     pub principals: Principals,
 }
 
@@ -192,19 +192,19 @@ impl Codec for Principals {
 pub struct Certificate {
     /// The certified key.
     pub key: PublicKey,
-    /// The authority's number for it; 0 if it has none.
+    /// The authority's number for the certificate; 0 if it has none.
     pub serial: u64,
-    /// The authority's name for it.
+    /// The authority's name for the certificate.
     pub key_id: String,
-    /// The names that its holder may go by.
+    /// The names that the certificate's holder may go by.
     pub principals: Principals,
-    /// The first second in which it is valid, since 1970.
+    /// The first second in which the certificate is valid, since 1970.
     pub valid_after: u64,
-    /// The first second in which it is no longer valid, since 1970.
+    /// The first second in which the certificate is no longer valid, since 1970.
     pub valid_before: u64,
     /// Options that a verifier must understand: names and values.
     pub critical_options: Vec<(String, Vec<u8>)>,
-    /// The key that signed it.
+    /// The key that signed the certificate.
     pub authority: PublicKey,
     is_for_users: bool,
     bytes: Vec<u8>,
@@ -232,9 +232,9 @@ pub enum Excess {
          (ssh-keygen -n)"
     )]
     PrincipalsSize {
-        /// Their number.
+        /// The number of principals.
         count: usize,
-        /// Their bytes.
+        /// The bytes of all principals, commas included.
         bytes: usize,
     },
 }
@@ -248,7 +248,7 @@ pub fn excess(line: &str) -> Option<Excess> {
     let mut reader = Reader::new(&blob);
     let name = reader.string(most).ok()?;
     let (.., fields) = KINDS.iter().find(|(kind, ..)| kind.as_bytes() == name)?;
-    // The nonce and the key; number and type; the authority's name for it.
+    // The nonce and the key; serial number and type; the authority's name for the certificate.
     for _ in 0..=*fields {
         reader.string(most).ok()?;
     }
@@ -366,8 +366,8 @@ impl Certificate {
         format!("{name} {}", Base64::encode_string(&self.bytes))
     }
 
-    /// Checks that its authority has signed it. The caller checks whether that authority is trusted,
-    /// for which users and until when, and whether it is revoked.
+    /// Checks that the certificate's authority has signed it. The caller checks whether that authority is
+    /// trusted, for which users and until when, and whether it is revoked.
     ///
     /// # Errors
     /// [`Refusal::BadSignature`].

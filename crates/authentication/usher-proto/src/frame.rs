@@ -166,7 +166,7 @@ impl ServerFrame {
         Ok(frame)
     }
 
-    /// Without reasons that a remote host may not learn.
+    /// The frame without reasons that a remote host may not learn.
     fn disclosed(self) -> Self {
         match self {
             Self::Answer { request, verdict } => Self::Answer {

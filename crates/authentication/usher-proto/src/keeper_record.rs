@@ -77,7 +77,7 @@ const _: () = assert!(
         <= KEEPER_RECORD_SIZE
 );
 
-/// Pads with zeros, and never cuts.
+/// A record, padded with zeros and never cut.
 fn record(kind: u8, put_body: impl FnOnce(&mut Vec<u8>)) -> [u8; KEEPER_RECORD_SIZE] {
     let mut out = Vec::with_capacity(KEEPER_RECORD_SIZE);
     out.extend_from_slice(&[KEEPER_RECORD_VERSION, kind]);

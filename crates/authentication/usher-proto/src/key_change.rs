@@ -40,15 +40,15 @@ impl LogKey {
 /// "From this record of the log on, the next key signs in place of the former one."
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KeyChange {
-    /// The key that has signed what is before this record.
+    /// The key that has signed the log before this record.
     pub former: LogKey,
-    /// The key that signs what follows.
+    /// The key that signs the log from this record on.
     pub next: LogKey,
-    /// The index of this record, so that it counts at no other place.
+    /// The index of this record, so that the change counts at no other place.
     pub index: u64,
-    /// The root of the tree over the records before it, so that it counts in no other history.
+    /// The root of the tree over the records before this one, so that the change counts in no other history.
     pub root: [u8; 32],
-    /// When it was made, by the server's clock, in seconds since 1970 (UTC).
+    /// When the change was made, by the server's clock, in seconds since 1970 (UTC).
     pub changed: u64,
 }
 

@@ -36,13 +36,13 @@ const CERTIFICATE_EXTENSION: u8 = 0x39;
 /// A fault of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevokedKeysError {
-    /// It is empty, perhaps because writing it failed.
+    /// The list is empty, perhaps because writing it failed.
     #[error("the list is empty; remove it when no key is revoked")]
     Empty,
-    /// It begins like a key revocation list and then breaks its format.
+    /// The list begins like a key revocation list and then breaks its format.
     #[error("the key revocation list is damaged ({0}); make it anew with ssh-keygen -k")]
     Damaged(#[from] DecodeError),
-    /// It is signed, or has an extension that must be understood.
+    /// The list is signed, or has an extension that must be understood.
     #[error(
         "the key revocation list has a part that this version does not understand ({0}); make it \
          without that part"
@@ -94,7 +94,7 @@ impl Bitmap {
         byte.is_some_and(|byte| byte & (1 << (bit % 8)) != 0)
     }
 
-    /// Number of serial numbers that it covers.
+    /// The number of serial numbers that the bitmap covers.
     fn len(&self) -> u64 {
         let unused = self.bytes.first().map_or(0, |byte| byte.leading_zeros());
         self.bytes.len() as u64 * 8 - u64::from(unused)
@@ -295,7 +295,7 @@ fn malformed(field: &'static str) -> DecodeError {
     DecodeError::Malformed { field }
 }
 
-/// The wire form of the key in a line; of any kind, supported or not.
+/// The wire form of the key in a line; the key may be of any kind, supported or not.
 fn key_of_line(line: &str) -> Option<Vec<u8>> {
     let mut words = line.split_ascii_whitespace();
     let (kind, base64) = (words.next()?, words.next()?);

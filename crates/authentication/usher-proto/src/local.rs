@@ -22,15 +22,15 @@ messages! {
         1 => Connect {
             /// The host to connect to, by local policy's name.
             host: HostName,
-            /// Its service.
+            /// The service on that host.
             service: ServiceName,
         },
-        /// The same, for the user at the other end of a loopback connection that the proxy accepted
-        /// and sends as a second descriptor. Only the proxy's account may ask this.
+        /// As [`Self::Connect`], for the user at the other end of a loopback connection that the proxy
+        /// accepted and sends as a second descriptor. Only the proxy's account may ask this.
         2 => ConnectOnBehalf {
             /// The host to connect to.
             host: HostName,
-            /// Its service.
+            /// The service on that host.
             service: ServiceName,
         },
         /// The connection is made, or failed: withdraw the announcement.
@@ -44,7 +44,7 @@ messages! {
         4 => ConnectWithTicket {
             /// The host to connect to.
             host: HostName,
-            /// Its service.
+            /// The service on that host.
             service: ServiceName,
         },
         /// Lends the user's ssh-agent through the asking process while the conversation lasts: see
@@ -55,7 +55,7 @@ messages! {
         8 => OwnerAtProxy {
             /// The host that the connection is for.
             host: HostName,
-            /// Its service.
+            /// The service on that host.
             service: ServiceName,
         },
         /// Asks how the service's program has ended for a connection on which nothing has come. Answered by
@@ -97,7 +97,7 @@ messages! {
             /// The user's number, in the initial user namespace.
             uid: u32,
         },
-        /// The answer to [`LocalRequest::HowEnded`]: none unless the server has said that the program failed.
+        /// The answer to [`LocalRequest::HowEnded`]: none if the server has not reported a failure.
         137 => Ended(end: Option<ProgramEnd>),
     }
 }

@@ -25,13 +25,13 @@ pub enum RecordError {
     /// The bytes are not a record.
     #[error("not a record: {0}")]
     Malformed(#[from] DecodeError),
-    /// The bytes of the statement are not one.
+    /// The statement's bytes are no statement.
     #[error("not a statement: {0}")]
     Statement(#[source] DecodeError),
     /// The signature opens no sessions, or is over another statement.
     #[error("not signed by the client: {0}")]
     Signature(#[source] Refusal),
-    /// The public key beside the signature is not the one that made it.
+    /// The public key beside the signature is not the key that made the signature.
     #[error("the public key beside the signature is not the one that made it")]
     OtherKey,
     /// The signed bytes are not the end of a session.
@@ -95,7 +95,7 @@ pub struct KeyChangeRecord {
     /// The former key's binary SSHSIG blob in the namespace [`KEY_CHANGE_NAMESPACE`], at most
     /// [`MAX_SIGNATURE_SIZE`] bytes.
     pub former_signature: Vec<u8>,
-    /// The same of the next key.
+    /// The next key's binary SSHSIG blob, in the same namespace and of the same limit.
     pub next_signature: Vec<u8>,
 }
 
@@ -236,7 +236,7 @@ impl KeyChangeRecord {
         }
     }
 
-    /// Checks that the two keys that it names have signed it, and reads it.
+    /// Reads the change, and checks that the two keys that it names have signed it.
     ///
     /// # Errors
     /// [`RecordError::LogSignature`], [`RecordError::OtherLog`], [`RecordError::KeyChange`],

@@ -10,8 +10,8 @@ use crate::statement::MAX_STATEMENT_SIZE;
 use crate::{Refusal, SessionId, Statement, session_id};
 use usher_base::codec::{Bytes, fields};
 
-/// A signed statement, and the key that signed it. The verifier claims it, and the recorder keeps the record
-/// only if its contents are the same. The keeper trusts what both of them find.
+/// A signed statement, and the key that signed it. The verifier claims an opening, and the recorder keeps the
+/// log's record only if it says the same. The keeper trusts what both have found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Opening {
     /// The signed statement.
@@ -66,7 +66,7 @@ impl Opening {
         })
     }
 
-    /// The session that it opens.
+    /// The session that the statement opens.
     #[must_use]
     pub fn session(&self) -> SessionId {
         session_id(&self.statement.encode())

@@ -33,8 +33,7 @@ messages! {
             channel: HostName,
             /// The keys of which the host must prove to hold one; 1 to [`MAX_HOST_KEYS`].
             server_host_keys: Vec<HostPublicKey> as Keys,
-            /// The addresses of its verifier, in order of preference; 1 to
-            /// [`MAX_CONTROL_ADDRESSES`].
+            /// The addresses of the host's verifier, in order of preference; 1 to [`MAX_CONTROL_ADDRESSES`].
             control: Vec<SocketAddr> as Addresses,
             /// The encoded [`ClientFrame`](crate::ClientFrame), length included.
             frame: Vec<u8> as Bytes<{ FRAME_LENGTH_SIZE + MAX_FRAME }>,
@@ -48,7 +47,7 @@ messages! {
     pub enum RelayReply {
         /// A frame came from a host.
         129 => Frame {
-            /// The channel it came on.
+            /// The channel on which the frame came.
             channel: HostName,
             /// The payload of a [`ServerFrame`](crate::ServerFrame), without the length.
             frame: Vec<u8> as Bytes<MAX_FRAME>,

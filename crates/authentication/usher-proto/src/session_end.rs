@@ -24,11 +24,11 @@ const MAX_REASON: usize = 64;
 pub struct SessionEnd {
     /// The session.
     pub session: SessionId,
-    /// Its user.
+    /// The session's user.
     pub user: UserName,
     /// The service, by its name when the end was recorded.
     pub service: ServiceName,
-    /// When it ended, by the server's clock, in seconds since 1970 (UTC).
+    /// When the session ended, by the server's clock, in seconds since 1970 (UTC).
     pub ended: u64,
     /// The reason.
     pub reason: Refusal,

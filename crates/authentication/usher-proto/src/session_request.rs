@@ -22,7 +22,7 @@ pub struct Announcement {
 fields! { Announcement { element: ChainElement, connection: ConnectionTuple } }
 
 impl Announcement {
-    /// Bytes of its encoding.
+    /// Bytes of an encoded announcement.
     pub(crate) const SIZE: usize = 4 + CHAIN_ELEMENT_SIZE + CONNECTION_TUPLE_SIZE;
 }
 
@@ -30,7 +30,7 @@ messages! {
     /// Requests of a client host about its session.
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     pub enum SessionRequest {
-        /// Announces another connection.
+        /// Announces another connection of the session.
         2 => Announce(announcement: Announcement),
         /// Withdraws an announcement: the connection will not be made, or has been made and no second
         /// one from the same port may follow.
@@ -50,7 +50,7 @@ messages! {
 pub type Verdict = Result<Option<TokenSlot>, Refusal>;
 
 messages! {
-    /// The same on the wire.
+    /// A [`Verdict`] on the wire.
     pub(crate) enum Answer {
         129 => Reply(verdict: Result<(), Refusal> as Granted),
         132 => Slot(slot: TokenSlot),
@@ -99,14 +99,14 @@ messages! {
             session: SessionId,
             /// The client's end of the connection.
             client: SocketAddr,
-            /// How it has ended.
+            /// How the program has ended.
             end: ProgramEnd,
         },
     }
 }
 
 impl Notice {
-    /// Without reasons that a remote host may not learn: see [`Refusal::disclosed`].
+    /// The notice without reasons that a remote host may not learn: see [`Refusal::disclosed`].
     pub(crate) fn disclosed(mut self) -> Self {
         if let Self::SessionEnded { reason, .. } = &mut self {
             *reason = reason.disclosed();

@@ -48,7 +48,7 @@ pub(crate) fn blob(public_key: &[u8], namespace: &str, signature: &[u8]) -> Vec<
     envelope.with_key(public_key)
 }
 
-/// The same for an Ed25519 key.
+/// As [`blob`], for an Ed25519 key.
 pub(crate) fn ed25519_blob(
     public_key: &[u8; 32],
     namespace: &str,
@@ -66,7 +66,7 @@ pub(crate) fn ed25519_blob(
 /// The blob with a certificate in the place of its key.
 ///
 /// # Errors
-/// [`DecodeError`] when it is not a blob.
+/// [`DecodeError`] when the bytes are not a blob.
 pub(crate) fn with_certificate(
     blob: &[u8],
     certificate: &Certificate,
@@ -116,7 +116,7 @@ pub(crate) fn armoured(namespace: &str, blob: &[u8]) -> Result<String, Refusal> 
 pub struct Signed {
     /// The key.
     pub key: PublicKey,
-    /// Its certificate, whose signature is valid.
+    /// The key's certificate, whose signature is valid.
     pub certificate: Option<Certificate>,
     /// The certificate or key inside the signature, in its wire form.
     pub public_key: Vec<u8>,
@@ -185,7 +185,7 @@ impl<'a> Envelope<'a> {
         })
     }
 
-    /// The same, only for this purpose and for the supported hash.
+    /// As [`Self::decode`], only for this purpose and for the supported hash.
     fn decode_for(namespace: &str, blob: &'a [u8]) -> Result<Self, Refusal> {
         let envelope = Self::decode(blob)?;
         if envelope.namespace != namespace.as_bytes() {
@@ -227,7 +227,7 @@ impl<'a> Envelope<'a> {
         self.decode_plain(blob)
     }
 
-    /// The same for a blob without a certificate.
+    /// As [`Self::decode_made`], for a blob without a certificate.
     fn decode_plain(&self, blob: &[u8]) -> Result<Made, Refusal> {
         if let Some(made) = self.decode_ed25519() {
             return Ok(made);

@@ -107,7 +107,7 @@ fn we_verify_what_ssh_keygen_signs() {
     }
 }
 
-/// A key has one fingerprint: with its point compressed, it would not be in a list that revokes it.
+/// A key has one fingerprint: with its point compressed, a list that revokes the key would not have it.
 // Threat model: A173
 #[test]
 fn a_key_in_another_spelling_is_refused() {
@@ -126,7 +126,7 @@ fn a_key_in_another_spelling_is_refused() {
         let fault = require_suitable(&other);
         assert_eq!(fault, Err(UnsuitableKey::CompressedPoint), "{kind:?}");
 
-        // In a signature, behind six bytes and a number (PROTOCOL.sshsig).
+        // In a signature, the key is behind six bytes and a number (PROTOCOL.sshsig).
         let (key, other) = (
             key.to_bytes().unwrap(),
             PublicKey::from(other).to_bytes().unwrap(),

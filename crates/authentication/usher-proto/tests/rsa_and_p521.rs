@@ -123,7 +123,7 @@ fn rsa_keys_of_another_size_are_refused() {
         assert_eq!(fault, Err(UnsuitableKey::RsaBits(bits)));
         let refused = Err(Refusal::UnsuitableRsaKey);
         assert_eq!(sign(path, "key").verify_signature(), refused, "{bits}");
-        // Its certificate, too, and certificates of such an authority.
+        // The key's certificate is refused, too, and so are certificates of such an authority.
         copy_key(path, "key", path, "ca");
         make_key(path, "other", "ed25519");
         let by_it = ["-q", "-s", "ca", "-I", "id", "-n", "alice", "other.pub"];
@@ -169,7 +169,7 @@ fn an_rsa_exponent_under_which_anyone_signs_is_refused() {
     assert_eq!(forged.verify_signature(), Err(Refusal::UnsuitableRsaKey));
 }
 
-/// The same with another exponent in the key, under which the padded hash is its own signature.
+/// The signature with another exponent in its key, under which the padded hash is its own signature.
 fn with_exponent_1(signed: &Authenticator, key: &PublicKey) -> Authenticator {
     let mut forged = signed.clone();
     let length = key.to_bytes().unwrap().len();
@@ -193,7 +193,7 @@ fn a_certified_signature_is_the_same_as_of_ssh_keygen() {
     for name in KEYS {
         let folder = folder_with_key(name);
         let path = folder.path();
-        // Its own authority.
+        // The key is its own authority.
         copy_key(path, "key", path, "ca");
         let is_rsa = name.starts_with("rsa");
         let algorithms = [&[][..], &["-t", "rsa-sha2-256"], &["-t", "rsa-sha2-512"]];
@@ -230,7 +230,7 @@ fn the_largest_certificate_and_its_signature_fit() {
     let line = fs::read_to_string(path.join("key-cert.pub")).unwrap();
     let certificate = Certificate::parse(&line);
     let size = certificate.map(|certificate| certificate.as_bytes().len());
-    // 256 names of one byte have 1,280.
+    // 256 names of one byte take 1,280 bytes.
     assert_eq!(size, Err(Refusal::Oversized), "256 principals");
     let names = vec!["pp"; 170].join(",");
     let make = ["-q", "-s", "ca", "-I", &long, "-n", &names, "key.pub"];
@@ -289,7 +289,7 @@ fn ask(folder: &Path, request: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The same request with other flags.
+/// The request with other flags.
 fn with_flags(mut request: Vec<u8>, flags: u32) -> Vec<u8> {
     let at = request.len() - 4;
     request[at..].copy_from_slice(&flags.to_be_bytes());
@@ -328,7 +328,7 @@ fn an_agents_signature_counts_as_requested_and_never_with_sha_1() {
         assert!(sha1.starts_with(b"\0\0\0\x07ssh-rsa"));
         assert_eq!(join(&sha1), Err(Refusal::Sha1Signature));
         assert_eq!(by_verifier(&sha1), Err(Refusal::Sha1Signature));
-        // The same under another name.
+        // The same signature under the name of the requested algorithm.
         let mut renamed = Vec::new();
         put_string(&mut renamed, b"rsa-sha2-512");
         renamed.extend_from_slice(&sha1[11..]);
@@ -356,7 +356,7 @@ fn an_agents_signature_without_leading_zeros_counts() {
         let encoded = told.encode();
         let data = Authenticator::signed_data(&encoded).unwrap();
         let signature = ask(path, &sign_request(&public, &data));
-        // After the algorithm and the length.
+        // The signature's value is after the algorithm and the length.
         const VALUE: usize = 4 + 12 + 4;
         if signature[VALUE] != 0 {
             continue;
@@ -406,7 +406,7 @@ fn costs_of_a_verification() {
     }
 }
 
-/// Writes what the corpus has of these keys. Not a test of anything.
+/// Writes the corpus's files that have these keys. Not a test of anything.
 #[test]
 #[ignore = "writes fuzz/corpus"]
 fn write_the_corpus() {

@@ -204,7 +204,7 @@ fn what_a_security_key_signs_untouched_is_refused() {
         let flags = signed.signature.len() - 5;
         signed.signature[flags] |= 1;
         assert_eq!(signed.verify_signature(), Err(Refusal::BadSignature));
-        // The same key, touched.
+        // The same key signs with a touch.
         key.put("hand");
         key.sign().verify_signature().unwrap();
     }

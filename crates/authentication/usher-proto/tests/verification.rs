@@ -108,7 +108,7 @@ fn an_expired_statement_is_refused() {
     let at = |now| Verifier { now, ..verifier() }.check(&short);
     assert_eq!(at(NOW + 9), Ok(()));
     assert_eq!(at(NOW + 10), Err(Refusal::Expired));
-    // Issued a little ahead of the verifier's clock and over before it began.
+    // The statement is issued a little ahead of the verifier's clock, and expires at that moment.
     let inverted = Statement {
         issued: NOW + 20,
         expires: NOW + 20,
@@ -176,7 +176,7 @@ fn a_signature_by_another_key_does_not_verify_under_the_first() {
     let other: PrivateKey = Ed25519Keypair::from_seed(&[8; 32]).into();
     let first = authenticator();
     let second = Authenticator::sign(&statement(), &other).unwrap();
-    // The public key of the one in the envelope of the other: both have the same length.
+    // The first signature's key in the second one's envelope: both keys have the same length.
     let mut mixed = second.clone();
     let key_at = 6 + 4 + 4;
     mixed.signature[key_at..key_at + 51].copy_from_slice(&first.signature[key_at..key_at + 51]);
@@ -269,7 +269,7 @@ fn sizes_are_bounded() {
     assert_eq!(short.verify_signature(), Err(Refusal::Truncated));
 }
 
-/// Whether ssh-key, with its own older dalek, takes the signature, too.
+/// Whether ssh-key, with its own older dalek, accepts the signature, too.
 fn ssh_key_verifies(authenticator: &Authenticator) -> bool {
     let Ok(blob) = SshSig::decode(&mut authenticator.signature.as_slice()) else {
         return false;

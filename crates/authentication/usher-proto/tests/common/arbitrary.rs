@@ -38,7 +38,7 @@ fn ipv4() -> impl Strategy<Value = IpAddr> {
     (1..=u32::MAX).prop_map(|bits| IpAddr::V4(Ipv4Addr::from(bits)))
 }
 
-/// Never IPv4-mapped: those are spelled as IPv4.
+/// Addresses that are never IPv4-mapped: mapped ones are spelled as IPv4.
 fn ipv6() -> impl Strategy<Value = IpAddr> {
     (1..=u128::MAX)
         .prop_map(Ipv6Addr::from)

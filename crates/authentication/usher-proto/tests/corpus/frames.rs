@@ -12,7 +12,7 @@ pub fn client() -> Inputs {
             frame.encode()[4..].to_vec(),
             &[("type", 0, 129)],
         ));
-        // As a stream: the target reads its input that way too.
+        // The frame as a stream, because the target reads its input that way, too.
         inputs.push((format!("{name}-with-its-length"), frame.encode()));
     }
     let open = client_frames().remove(0).1.encode()[4..].to_vec();

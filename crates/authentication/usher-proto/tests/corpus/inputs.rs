@@ -1,6 +1,6 @@
 //! The inputs that all targets share.
 
-/// Names, without the outcome, and bytes.
+/// Names without their outcome, and bytes.
 pub type Inputs = Vec<(String, Vec<u8>)>;
 
 /// The value itself and what goes wrong with any format: cut, followed, all ones, a byte changed.
