@@ -108,17 +108,17 @@ impl Applied {
         }
     }
 
-    /// Gives every host the identity that it has in `former`, the configuration in force, if the two have a key
-    /// of it in common: so its sessions outlive the replacement of its key, whatever daemons do meanwhile. A
-    /// host with another key gets an identity that `former` does not have. `hosts` are those of this
-    /// configuration's policy.
+    /// Gives every host the identity that it has in `former`, the configuration in force, if the host has a
+    /// key in both configurations: so its sessions outlive the replacement of its key, whatever daemons do
+    /// meanwhile. A host with another key gets an identity that `former` does not have. `hosts` are those of
+    /// this configuration's policy.
     pub fn continue_hosts(&mut self, hosts: &BTreeMap<HostName, Host>, former: &Self) {
         if self.sources == former.sources {
             self.identities.clone_from(&former.identities);
             return;
         }
         self.identities.clear();
-        // A configuration that this version does not understand has no sessions here that go on.
+        // No session goes on from a configuration that this version does not understand.
         let known = usher_policy::parse_with_groups(&former.sources, &former.known_groups());
         let known = known.map_or_else(|_| BTreeMap::new(), |policy| policy.hosts);
         for (name, host) in hosts {
@@ -322,14 +322,14 @@ mod tests {
             let mut fresh = with(keys);
             let hosts = fresh.check().unwrap().policy.hosts;
             fresh.continue_hosts(&hosts, &present);
-            // As the daemons read it.
+            // The configuration as the daemons read it.
             present = serde_json::from_slice(&serde_json::to_vec(&fresh).unwrap()).unwrap();
             identity(&present)
         };
         for keys in [&[0, 1][..], &[1], &[1], &[2, 1], &[2]] {
             assert_eq!(put(keys), first, "{keys:?}");
         }
-        // In one step it is another host, even with the key that it had at first.
+        // A host whose key is replaced in one step is another host, even with the key that it had at first.
         let second = put(&[0]);
         assert_ne!(second, first);
         assert_eq!(put(&[0, 1]), second);

@@ -42,7 +42,7 @@ impl Checked {
         kept.unwrap_or(host.keys[0])
     }
 
-    /// The identity of the host that the policy calls so.
+    /// The identity of the host with this name in the policy.
     #[must_use]
     pub fn identity_of(&self, name: &HostName) -> Option<HostPublicKey> {
         self.policy.hosts.get(name).map(|host| self.identity(host))
@@ -90,7 +90,8 @@ impl Checked {
         }
     }
 
-    /// The same for a certified key, whose certificate was valid when the session was opened.
+    /// The time until which the user may use a certified key for this purpose. Its certificate was valid when
+    /// the session was opened.
     ///
     /// An authority for every user counts if there is no particular purpose and the certificate names the
     /// user. An authority in the user's list for the purpose counts if the certificate names one of the
@@ -404,7 +405,7 @@ pub(crate) mod tests {
         list("authorized_keys", "restrict");
         let unknown = Err(Refusal::UnknownAuthority);
         assert_eq!(admitted(&folder, "alice", None), unknown);
-        // An authority for one purpose.
+        // An authority for one purpose counts for that purpose only.
         list("authorized_keys.banking", "cert-authority");
         assert_eq!(admitted(&folder, "alice", Some("banking")), Ok(1000));
         assert_eq!(admitted(&folder, "alice", None), unknown);

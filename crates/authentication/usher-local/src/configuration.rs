@@ -66,7 +66,7 @@ impl Configuration {
         Self::load_from(Path::new(paths::APPLIED))
     }
 
-    /// The same, from this file.
+    /// As [`Configuration::load`], from this file.
     pub(crate) fn load_from(path: &Path) -> Result<Self, ConfigurationError> {
         let read = || {
             let mut file = File::open(path)?;
@@ -121,13 +121,13 @@ impl Configuration {
         })
     }
 
-    /// The state of the file from which it was loaded; the default for one that was not.
+    /// The state of the file from which the configuration was loaded; the default if it came from no file.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         self.stamp
     }
 
-    /// Its number: each apply counts up by one.
+    /// The configuration's generation: each apply counts up by one.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.applied.generation
@@ -153,7 +153,7 @@ impl InForce {
         }
     }
 
-    /// The present one. The caller keeps it as it is, whatever is put in force meanwhile.
+    /// The present configuration. The caller's stays as it is, whatever is put in force meanwhile.
     #[must_use]
     pub fn get(&self) -> Arc<Configuration> {
         Arc::clone(&self.current.read())
@@ -242,7 +242,7 @@ mod tests {
         };
         assert!(!is_disabled(configuration(&[])));
         assert!(is_disabled(in_force.disable(alice.clone(), 1000)));
-        // Another apply, which does not name her.
+        // Another configuration is applied, which does not disable her.
         assert!(is_disabled(configuration(&["bob"])));
         assert!(
             is_disabled(in_force.enable(&alice, 1)),

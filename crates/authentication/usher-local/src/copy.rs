@@ -39,16 +39,16 @@ impl ConfigurationCopy {
         })
     }
 
-    /// Its path.
+    /// The copy's path.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Whether it has this folder.
+    /// Whether the copy has this folder.
     ///
     /// # Errors
-    /// When it is not a folder or cannot be opened.
+    /// When the entry is not a folder or cannot be opened.
     pub fn has_folder(&self, name: &str) -> Result<bool, ConfigurationError> {
         let path = self.folder.join(name);
         let opened = self.open_beneath(&path, folder_flags());

@@ -74,13 +74,13 @@ pub enum ConfigurationError {
 /// The fault of a line of a key list.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyProblem {
-    /// It does not parse.
+    /// The line's key does not parse.
     #[error(
         "not an OpenSSH public key ({0}); give one a line (Ed25519, ECDSA or RSA), as ssh-keygen \
          writes it to the .pub file"
     )]
     NotAKey(ssh_key::Error),
-    /// Neither a user nor an authority may have it.
+    /// Neither a user nor an authority may have this key.
     #[error(transparent)]
     Unsuitable(#[from] UnsuitableKey),
     /// An authority on a security key.
@@ -89,7 +89,7 @@ pub enum KeyProblem {
     /// The line has options, which this file cannot have.
     #[error("this file has no options, as for sshd; give one public key a line")]
     OptionsOfAnAuthority,
-    /// An option before it is wrong.
+    /// An option before the key is wrong.
     #[error(transparent)]
     Option(#[from] OptionProblem),
 }

@@ -24,7 +24,7 @@ use crate::error::ConfigurationError;
 use crate::paths;
 use crate::reading::file_error;
 
-/// The interval at which the two are compared.
+/// The interval at which the stored configuration is compared with that in force.
 const LOOKING: Duration = Duration::from_secs(2);
 
 /// A daemon that has not compared for so long has stalled.
@@ -51,7 +51,7 @@ pub struct Following {
     follower: OnceLock<Arc<dyn Follower>>,
     failed: Mutex<Option<Failed>>,
     begun: Instant,
-    /// When the two were compared last, in milliseconds since `begun`.
+    /// When the configurations were compared last, in milliseconds since `begun`.
     looked: AtomicU64,
 }
 
@@ -104,8 +104,8 @@ impl Following {
         }
     }
 
-    /// Compares if that is overdue because this process has stalled. A thread of the daemon calls this when
-    /// it wakes and holds no lock.
+    /// Compares the configurations if that is overdue because this process has stalled. A thread of the
+    /// daemon calls this when it wakes and holds no lock.
     pub fn after_stall(&self) {
         let looked = self.looked.load(Ordering::Relaxed);
         if u128::from(self.now().saturating_sub(looked)) >= STALL.as_millis() {
@@ -130,10 +130,11 @@ impl Following {
         let Some(follower) = self.follower.get() else {
             return;
         };
-        // One at a time: another thread that has woken waits until the newer one is in force.
+        // One thread compares at a time: another that has woken waits until the newer configuration is in
+        // force.
         let mut failed = self.failed.lock();
         self.compare(follower.as_ref(), &mut failed);
-        // Only now: until then other threads find the comparison overdue, too, and wait for the lock.
+        // Set only now: until then other threads find the comparison overdue, too, and wait for the lock.
         self.looked.store(self.now(), Ordering::Relaxed);
     }
 
@@ -176,7 +177,7 @@ impl Following {
         }
     }
 
-    /// Notes a failure, and reports it unless it is the last one.
+    /// Notes a failure, and reports it unless it is the same as the last one.
     fn note(&self, failed: &mut Option<Failed>, stored: Option<Stamp>, reason: String) {
         if failed.as_ref().is_none_or(|last| last.reason != reason) {
             tracing::error!(name: events::CONFIGURATION_REFUSED, %reason, path = %self.path.display(),
@@ -206,7 +207,7 @@ mod tests {
     use super::*;
     use crate::applied::Applied;
 
-    /// Takes every configuration unless it is to fail; counts them.
+    /// A daemon that takes every configuration unless `fails` is set, and notes what it has taken.
     struct Daemon {
         in_force: Mutex<Stamp>,
         taken: Mutex<Vec<u64>>,
@@ -275,7 +276,7 @@ mod tests {
         store(folder.path(), 1);
         let begun = following.now();
         following.after_stall();
-        // On a machine that has just stalled the process may have done so as well.
+        // If the machine has just stalled, this process may have stalled as well.
         if following.now() - begun < 1000 {
             assert_eq!(*daemon.taken.lock(), [0; 0]);
         }
@@ -294,7 +295,7 @@ mod tests {
         store(folder.path(), 1);
         let trouble = following.trouble().unwrap();
         assert!(trouble.contains("no room"), "{trouble}");
-        // Not at once again.
+        // The daemon does not try again at once.
         assert_eq!(following.trouble(), Some(trouble));
         assert_eq!(*daemon.taken.lock(), [1]);
         *daemon.fails.lock() = false;
@@ -314,7 +315,7 @@ mod tests {
         for _ in 0..2 {
             assert!(following.trouble().unwrap().contains("no room"));
         }
-        // At once, and not again before its time.
+        // The daemon has tried again at once, and does not do so again before its time.
         assert_eq!(*daemon.taken.lock(), [1, 1]);
         let past = Instant::now().checked_sub(AGAIN).unwrap();
         following.failed.lock().as_mut().unwrap().at = past;

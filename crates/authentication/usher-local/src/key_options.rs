@@ -112,7 +112,7 @@ impl KeyOptions {
                 let value = needed()?;
                 let principals = value.parse().ok().filter(|_| !value.is_empty());
                 let wrong = || OptionProblem::Principals(value.to_owned());
-                // For sshd the first one counts, but two are more likely a mistake.
+                // sshd heeds the first such option, but two are more likely a mistake.
                 if options.principals.is_some() {
                     return Err(wrong());
                 }

@@ -20,16 +20,16 @@ pub type Fingerprint = [u8; KEY_FINGERPRINT_SIZE];
 pub struct UserKey {
     /// The key, with its comment.
     pub key: PublicKey,
-    /// Its fingerprint, by which sessions name it.
+    /// The key's fingerprint, by which sessions name the key.
     pub fingerprint: Fingerprint,
-    /// Its purpose; none: it has no particular one.
+    /// The key's purpose; none: no particular one.
     pub purpose: Option<Name>,
-    /// The options of its line.
+    /// The options of the key's line.
     pub options: KeyOptions,
 }
 
 impl UserKey {
-    /// The time when its sessions must end: `end`, or earlier when it expires earlier.
+    /// The time when the key's sessions must end: `end`, or earlier when the key expires earlier.
     #[must_use]
     pub fn latest(&self, end: u64) -> u64 {
         self.options.expires.map_or(end, |expires| expires.min(end))
@@ -59,7 +59,7 @@ impl UserKey {
         }
     }
 
-    /// Whether it has expired at this time, in seconds since 1970.
+    /// Whether the key has expired at this time, in seconds since 1970.
     #[must_use]
     pub fn has_expired(&self, now: u64) -> bool {
         self.options.expires.is_some_and(|expires| expires <= now)

@@ -149,7 +149,8 @@ mod tests {
             asked.map(|(_, until)| until)
         };
         let refused = Err(Refusal::UserNotPermitted);
-        // No trusted authority names them. One for every user counts if the user is named as well.
+        // No trusted authority names these principals. One for every user counts if the user is named as
+        // well.
         assert_eq!(asked("notes", Some("alice,ops")), refused);
         std::fs::write(folder.path().join("user_ca_keys"), AUTHORITY).unwrap();
         for principals in ["alice,ops", "dev,net,alice"] {

@@ -109,7 +109,7 @@ usher_daemon::roles! {
             .union(Capabilities::FOWNER)
             .union(Capabilities::SYS_NICE)
             .union(Capabilities::SYS_RESOURCE),
-        // It may list a million sessions.
+        // An answer may list a million sessions.
         largest_answer: 1 << 30,
         ..SERVER
     }
@@ -132,7 +132,7 @@ usher_daemon::roles! {
         name: "verifier",
         account: Some("usher-verifier"),
         sandbox: Some(Sandbox {
-            // Its listener exists before the sandbox does, and it never connects out.
+            // The verifier's listener exists before its sandbox does, and the verifier never connects out.
             abilities: &[],
             reads: &[paths::STATE_DIRECTORY],
             writes: &["/run/usher/keeper"],
@@ -163,8 +163,8 @@ usher_daemon::roles! {
             Socket::of_account(paths::SIGNER_HOST_KEY, "usher-courier"),
         ],
         sandbox: Some(Sandbox {
-            // It asks for routes (datagram sockets) and for the owners of connections, and serves the
-            // maps of the ticket programs; the only program that it can run identifies files.
+            // The signer asks for routes (datagram sockets) and for the owners of connections, and serves the
+            // maps of the ticket programs. The only program that it can run identifies files.
             abilities: &[
                 Ability::Datagrams,
                 Ability::Netlink(NETLINK_SOCK_DIAG),
@@ -197,7 +197,7 @@ usher_daemon::roles! {
         // A new policy may add addresses with ports below 1024.
         capabilities: Capabilities::NET_BIND_SERVICE,
         sandbox: Some(Sandbox {
-            // A new policy may assign it addresses. It asks for the owners of connections.
+            // A new policy may assign the proxy addresses. The proxy asks for the owners of connections.
             abilities: &[
                 Ability::Tcp,
                 Ability::Listen,
@@ -331,7 +331,8 @@ usher_daemon::roles! {
         needed_for: "watching this host by Prometheus",
         required: false,
         sandbox: Some(Sandbox {
-            // Its listener exists before the sandbox does, and it connects to local sockets only.
+            // The exporter's listener exists before its sandbox does, and the exporter connects to local
+            // sockets only.
             abilities: &[],
             reads: &[],
             writes: &[],

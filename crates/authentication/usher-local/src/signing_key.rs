@@ -29,7 +29,7 @@ pub struct Credential {
 /// A fault of a file without a signing key.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningKeyError {
-    /// It does not parse.
+    /// The text does not parse as a key.
     #[error("the file is neither a private key in OpenSSH's format nor a public key line ({0})")]
     NotAKey(Error),
     /// The key has a passphrase, and the signer cannot ask for it.
@@ -129,7 +129,7 @@ impl SigningKey {
             require_suitable(key.key_data())?;
             return Ok(Self::Agent(key));
         }
-        // First, because ssh-key 0.6.7 cannot read a quarter of the P-521 keys.
+        // This check comes first, because ssh-key 0.6.7 cannot read a quarter of the P-521 keys.
         match algorithm_of(text) {
             Some(algorithm) if is_security_key(&algorithm) => {
                 return Err(SigningKeyError::SecurityKey);
@@ -165,7 +165,7 @@ fn algorithm_of(text: &str) -> Option<Algorithm> {
     if reader.take(MAGIC.len()).ok()? != MAGIC {
         return None;
     }
-    // Cipher, key derivation, its options.
+    // The cipher, the key derivation, and its options.
     for _ in 0..3 {
         reader.string(bytes.len()).ok()?;
     }

@@ -59,11 +59,11 @@ fn written_by_others(files: &[PathBuf]) -> Vec<String> {
 /// The reason why others may write a file.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// Another account owns it.
+    /// Another account owns the file.
     Owner(u32),
-    /// Its group may write it.
+    /// The file's group may write it.
     Group(u32),
-    /// Every account may write it.
+    /// Every account may write the file.
     Everybody,
 }
 
@@ -113,7 +113,7 @@ fn for_shell(path: &Path) -> String {
     }
 }
 
-/// Whether it belongs to root or to the caller.
+/// Whether a file belongs to root or to the caller.
 fn is_trusted(found: &Metadata) -> bool {
     found.uid() == 0 || found.uid() == geteuid().as_raw()
 }
@@ -225,7 +225,8 @@ mod tests {
              more: `chmod g-w {shared}`"
         );
         assert_eq!(warnings, [expected]);
-        // Its writers can change only their own entries: files in it are safe, missing ones are not.
+        // In a sticky folder, writers can change only their own entries: files in it are safe, missing ones
+        // are not.
         mode("shared", 0o1777);
         assert_eq!(told("shared/a.policy"), [""; 0]);
         assert!(told("shared/missing")[0].contains("everybody may write it"));
@@ -253,7 +254,7 @@ mod tests {
         ] {
             assert_eq!(told(name), remedy(path));
         }
-        // As the shell has it.
+        // The path as the shell reads it.
         let path = folder.path().join("it's; $(x)");
         let echoed = std::process::Command::new("sh")
             .args(["-c", &format!("printf %s {}", for_shell(&path))])
