@@ -46,7 +46,7 @@ pub enum CheckpointError {
         /// The log that the checkpoint names.
         found: String,
     },
-    /// The log's key did not sign it.
+    /// The log's key did not sign the checkpoint.
     #[error("the checkpoint is not signed by the key of {0}")]
     Signature(String),
     /// Signing failed.
@@ -84,7 +84,7 @@ impl SigningKey {
         &self.verifying
     }
 
-    /// Signs the state of a tree, also with the key that takes this one's place, if it does just now.
+    /// Signs the state of a tree, with `next` as well while that key takes this one's place.
     pub(crate) fn sign(
         &self,
         tree: &Frontier,
@@ -348,7 +348,7 @@ pub struct SignedCheckpoint {
 }
 
 impl SignedCheckpoint {
-    /// Its contents.
+    /// The checkpoint's contents.
     #[must_use]
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint

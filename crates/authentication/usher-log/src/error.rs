@@ -42,7 +42,7 @@ pub enum LogError {
         /// The name that the next key has.
         next: String,
     },
-    /// The log's last record gives it another key than those that there are.
+    /// The log's last record changes its key to one that is missing.
     #[error(
         "{path}: the change of this log's key to {next} is not finished: bring that key back, as \
          /etc/usher/next_log_key, and start the recorder again"
@@ -145,7 +145,7 @@ pub enum Damage {
         /// Its bundle.
         place: PathBuf,
     },
-    /// A full bundle has more bytes.
+    /// A full bundle has bytes after its last record.
     #[error("{place}: edited: there are bytes after record {index}, the last of this file")]
     Surplus {
         /// The last record of this bundle.

@@ -12,7 +12,7 @@ const MAX_SIGNED: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub(crate) struct Signers {
     signed: Vec<(u64, Signed)>,
-    /// The first record that was too much.
+    /// The first record beyond [`MAX_SIGNED`].
     surplus: Option<u64>,
 }
 
@@ -61,14 +61,14 @@ impl Signers {
         }
     }
 
-    /// Whether there is a change.
+    /// Whether the log has a change of key.
     pub(crate) fn has_change(&self) -> bool {
         self.signed
             .iter()
             .any(|(_, signed)| matches!(signed, Signed::Change(..)))
     }
 
-    /// Adds what follows.
+    /// Adds the entries of the records that follow.
     pub(crate) fn append(&mut self, after: Self) {
         for (index, signed) in after.signed {
             if let (Some((_, Signed::Ends(before))), Signed::Ends(key)) =
@@ -88,11 +88,11 @@ impl Signers {
         let mut former = Vec::new();
         let mut key = last;
         let mut wrong = self.surplus.map(|index| (index, RecordError::OtherLog));
-        // Backwards, because it is the last key that is known.
+        // Backwards, because only the last key is known.
         for (index, signed) in self.signed.iter().rev() {
             match signed {
                 Signed::Ends(signer) if *signer == key => {}
-                // As the last record: the change is under way, or a crash has cut it short.
+                // A change that is the last record is under way, or a crash has cut it short.
                 Signed::Change(change, true) if change.former == last && index + 1 == size => {}
                 Signed::Change(change, true) if change.next == key => {
                     former.push((*index, change.former));
@@ -116,12 +116,12 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// Whether one of them is this one.
+    /// Whether this is one of the log's keys.
     pub(crate) fn has(&self, key: LogKey) -> bool {
         key == self.last || self.former.iter().any(|(_, former)| *former == key)
     }
 
-    /// The key that signs checkpoints of so many records.
+    /// The key that signs checkpoints of `size` records.
     pub(crate) fn of_size(&self, size: u64) -> LogKey {
         let mut former = self.former.iter();
         former

@@ -48,7 +48,7 @@ impl Layout {
         self.tiles().join("entries").join(path_of(number))
     }
 
-    /// The damage that a record is without a valid signature.
+    /// The damage of a record without a valid signature.
     pub(crate) fn forged(&self, index: u64, error: RecordError) -> Damage {
         Damage::Forged {
             index,

@@ -74,9 +74,9 @@ impl Reader {
         }
     }
 
-    /// The key that signs the ends of sessions at this place, and the index of the record up to which it does:
-    /// reads from there on, up to the next change. Whether the key of an earlier place is another one is
-    /// not looked at: [`Reader::verify`] does that.
+    /// The key that signs the ends of sessions at this index, and the index of the record up to which it
+    /// signs. Reads from `index` on, up to the next change; [`Reader::verify`] checks the keys of earlier
+    /// places.
     ///
     /// # Errors
     /// Those of [`Reader::prove_inclusion`], about the change.

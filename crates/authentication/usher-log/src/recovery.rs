@@ -41,7 +41,8 @@ impl Log {
             unknown: false,
             _lock: lock,
         };
-        // First, so that nothing that is not under the checkpoint gets between a change and its end.
+        // The change comes first, so that no record that the checkpoint lacks gets between a change and its
+        // end.
         finish_change(&mut log)?;
         recover(&mut log)?;
         Ok(log)
@@ -202,7 +203,7 @@ fn upper_levels(layout: &Layout, size: u64) -> Result<Frontier, LogError> {
 /// the debris that a file system leaves in a file that it had no time to write.
 struct Tail {
     leaves: Vec<Hash>,
-    /// Its bytes in the last bundle that it reaches.
+    /// The bytes of the tail in the last bundle that it reaches.
     length: u64,
 }
 

@@ -34,7 +34,7 @@ pub struct Kept<'a> {
 pub struct Report {
     /// The log's newest checkpoint.
     pub checkpoint: SignedCheckpoint,
-    /// The key that signed it.
+    /// The key that signed that checkpoint.
     pub key: VerifyingKey,
     /// The records that changed the log's key, the oldest first.
     pub key_changes: Vec<u64>,
@@ -70,14 +70,14 @@ impl Reader {
         look: impl Fn(u64, &Says) -> Result<(), Damage> + Sync,
     ) -> Result<Report, LogError> {
         let (key, checkpoint) = self.signed()?;
-        // By which key it must be signed is known after the walk only.
+        // Which key must have signed the kept checkpoint is known only after the walk.
         let kept_size = kept.checkpoint.map(size_of_note).transpose();
         let kept_size = kept_size.map_err(Damage::KeptCheckpoint)?;
         let size = checkpoint.checkpoint().size;
         if let (Some(kept_size), Some(note)) = (kept_size, kept.checkpoint)
             && kept_size > size
         {
-            // Of a log that was set back behind a change, the kept key may be a later one.
+            // If the log was set back behind a change of key, the kept key may be a later one.
             let opened = key.open(note);
             opened
                 .or_else(|error| kept.key.ok_or(error)?.open(note))
@@ -141,7 +141,7 @@ struct Bundle {
     end: Option<Damage>,
     /// The first record that is malformed or refused.
     refused: Option<Damage>,
-    /// The ends and changes of key up to there.
+    /// The ends and changes of key up to the first refused record.
     signers: Signers,
 }
 
@@ -241,7 +241,7 @@ struct Walk {
     upper: Vec<Vec<Hash>>,
     /// Records whose hash differs from the stored one, with the record's hash.
     differences: Vec<(u64, Hash)>,
-    /// The stored hashes at those indexes.
+    /// The stored hashes at the indexes of `differences`.
     expected: HashSet<Hash>,
     last_bundle_length: u64,
     end: Option<Damage>,
@@ -318,7 +318,7 @@ impl Walk {
         kept: Kept<'_>,
     ) -> Result<Vec<u64>, LogError> {
         if self.end.is_none() && self.records.root() == checkpoint.root {
-            // Without the leaf hashes, the signatures below them were not looked at.
+            // The leaf hashes come first: where they are wrong, no signature was checked.
             self.judge_leaves(reader)?;
             let (keys, wrong) = self.signers.judge(key.public_key(), checkpoint.size);
             self.judge_kept(reader, key, &keys, kept)?;
@@ -351,7 +351,7 @@ impl Walk {
         })
     }
 
-    /// The records are those of the checkpoint; compares what is known from elsewhere.
+    /// Compares the log, whose records are those of the checkpoint, with what the auditor has kept.
     fn judge_kept(
         &self,
         reader: &Reader,
@@ -379,7 +379,7 @@ impl Walk {
         }
     }
 
-    /// The records are those of the checkpoint; checks their stored hashes.
+    /// Checks the stored hashes of the records, which are those of the checkpoint.
     fn judge_leaves(&self, reader: &Reader) -> Result<(), LogError> {
         match self.differences.first() {
             Some((index, _)) => {
@@ -389,7 +389,7 @@ impl Walk {
         }
     }
 
-    /// The records are valid; checks the hashes above those of the records.
+    /// Checks the hashes above those of the records. The records are valid.
     fn judge_tiles(&self, reader: &Reader) -> Result<(), LogError> {
         let bad = |place: PathBuf| Err(Damage::HashTile(place).into());
         for (level, hashes) in (1..).zip(&self.upper) {

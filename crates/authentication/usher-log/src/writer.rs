@@ -47,7 +47,7 @@ impl SignedRecord {
 pub struct Appended {
     /// Index of the first record appended; the others follow.
     pub first: u64,
-    /// The log's state with them: the client's receipt, if it wants one.
+    /// The log's state with the appended records: the client's receipt, if it wants one.
     pub checkpoint: SignedCheckpoint,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn prepare_verifier_key(layout: &Layout, key: &SigningKey) -> Result<
 pub struct Log {
     pub(crate) layout: Layout,
     pub(crate) key: SigningKey,
-    /// The key that is to take its place.
+    /// The key that is to take the place of `key`.
     pub(crate) next: Option<SigningKey>,
     pub(crate) tree: Frontier,
     pub(crate) checkpoint: SignedCheckpoint,
@@ -137,7 +137,7 @@ impl Log {
         self.append_with(records, None)
     }
 
-    /// The same, with a checkpoint that the next key signs as well.
+    /// As [`Log::append`], with a checkpoint that `next` signs as well.
     fn append_with(
         &mut self,
         records: &[SignedRecord],

@@ -89,7 +89,7 @@ fn records_whose_checkpoint_was_lost_are_in_the_log_again() {
             .unwrap()
             .append(&signed(&records(size..size + more)))
             .unwrap();
-        // Everything exists except the checkpoint's new name; then only the records do.
+        // First, everything exists except the checkpoint's new name; then only the records exist.
         fs::copy(
             before.path().join("checkpoint"),
             after.path().join("checkpoint"),
@@ -199,7 +199,7 @@ fn one_process_appends_at_a_time_and_others_read() {
     ));
 }
 
-/// As a child of another thread does between fork and exec.
+/// A child of another thread has such a copy between fork and exec.
 #[test]
 fn a_copied_descriptor_does_not_keep_a_closed_log_locked() {
     let folder = tempfile::tempdir().unwrap();
@@ -341,7 +341,7 @@ fn on_a_small_disk() {
         refusals >= 3,
         "an append of several pages was refused {refusals} times only"
     );
-    // Until the disk is full of the log itself.
+    // The log itself now fills the disk.
     fs::remove_file(&filler).unwrap();
     let full = loop {
         let size = log.checkpoint().checkpoint().size;

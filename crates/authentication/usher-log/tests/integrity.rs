@@ -188,7 +188,7 @@ fn a_log_set_back_with_an_old_checkpoint_is_found() {
         (damage.kind(), damage.index()),
         ("truncated", Some(RECORDS - 2))
     );
-    // The other way round is accepted.
+    // A log that continues the kept checkpoint is accepted.
     let kept = Reader::open(earlier.path()).unwrap().checkpoint().unwrap();
     verify(folder.path(), kept.note()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! A log's key is changed: what each key has signed stays valid, and nothing else of it.
+//! A log's key is changed: records that each key has signed in its time stay valid, and no others.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -133,7 +133,7 @@ fn a_former_key_signs_nothing_after_its_change() {
         ),
         "{refused:?}"
     );
-    // The next key signs nothing before it either.
+    // The next key signs nothing before the change either.
     let by_next = tempfile::tempdir().unwrap();
     let mut log = common::log(by_next.path(), &records(0..1));
     log.append(&ended(2, &next_key())).unwrap();
@@ -165,7 +165,7 @@ fn a_former_key_signs_nothing_after_its_change() {
         );
     }
     verify(folder.path(), checkpoint(&kept[2])).unwrap();
-    // And the log is not opened with it.
+    // The log is not opened with the former key.
     assert!(matches!(
         Log::open(folder.path(), log_key()),
         Err(LogError::OtherKey { .. })
@@ -231,7 +231,7 @@ fn a_change_that_a_crash_cut_short_is_taken_back_or_finished() {
         (&[record, hash, "checkpoint", "verifier-key"][..], true),
         (&[record, hash, "checkpoint", "verifier-key.new"][..], true),
     ] {
-        // As it is, a reader finds it sound.
+        // A reader finds the log sound in this state.
         let folder = state(files);
         verify(folder.path(), checkpoint(&kept)).unwrap();
         verify(folder.path(), Kept::default()).unwrap();
@@ -243,7 +243,7 @@ fn a_change_that_a_crash_cut_short_is_taken_back_or_finished() {
             assert_eq!(under(folder.path(), &key), Ok(vec![2]), "{files:?}");
         }
         verify(folder.path(), checkpoint(&kept)).unwrap();
-        // Afterwards it stays so, whether the files of the keys have changed places or not.
+        // Afterwards the log opens, whether the files of the keys have changed places or not.
         Log::open(folder.path(), both_keys()).unwrap();
         Log::open(folder.path(), next_key()).unwrap();
 
@@ -332,7 +332,7 @@ fn a_change_that_no_checkpoint_covers_makes_no_key() {
         .windows(change.len())
         .position(|part| part[0] == 3 && part[1..40] == change[1..40]);
     let at = at.unwrap();
-    // Somebody who can write there has his own change in its place, made for it or for another one.
+    // An intruder puts a change of his own in its place, made for this record or for another one.
     for other in [key_change(2, [0; 32]), key_change(7, [0; 32])] {
         let other = Record::KeyChange(other).encode();
         let mut bytes = genuine.clone();
@@ -370,7 +370,7 @@ fn a_reader_follows_a_change() {
     reader.checkpoint().unwrap();
     let mut log = Log::open(folder.path(), both_keys()).unwrap();
     assert!(log.change_key(NOW).unwrap());
-    // The first checkpoint after it is signed by both, the next by the next key.
+    // Both keys sign the first checkpoint after the change, the next key the second.
     assert_eq!(reader.checkpoint().unwrap().checkpoint().size, 3);
     log.append(&signed(&[record(3)])).unwrap();
     assert_eq!(reader.checkpoint().unwrap().checkpoint().size, 4);

@@ -39,7 +39,8 @@ pub fn both_keys() -> SigningKeys {
     keys(log_key(), next_key())
 }
 
-/// The change of one into the other, as record `index` of a log whose records before it have this root.
+/// The change of [`log_key`] into [`next_key`], as record `index` of a log whose records before it have this
+/// root.
 pub fn key_change(index: u64, root: [u8; 32]) -> KeyChangeRecord {
     let change = KeyChange {
         former: log_key().verifying_key().public_key(),
@@ -94,7 +95,7 @@ pub fn end(number: u64) -> SessionEnd {
     }
 }
 
-/// The record of it, signed by [`log_key`].
+/// The record of the end of session `number`, signed by [`log_key`].
 pub fn end_record(number: u64) -> EndRecord {
     log_key().sign_end(&end(number)).unwrap()
 }
@@ -119,7 +120,7 @@ pub fn record(number: u64) -> Record {
     record
 }
 
-/// The same without the cache.
+/// As [`record`], without the cache.
 pub fn fresh(number: u64) -> Record {
     match number % 3 {
         2 => Record::End(end_record(number)),
@@ -131,7 +132,7 @@ pub fn records(numbers: std::ops::Range<u64>) -> Vec<Record> {
     numbers.map(record).collect()
 }
 
-/// The same records in the form that a log accepts.
+/// These records in the form that a log accepts.
 pub fn signed(records: &[Record]) -> Vec<SignedRecord> {
     let signed = records.iter().map(|record| match record {
         Record::Authentication(_) => SignedRecord::new(&record.encode()).unwrap().0,
