@@ -46,7 +46,7 @@ HASH_TABLE(own_folders, 64, struct usher_folder, __u32);
  */
 ARRAY_TABLE(claimed, USHER_OBJECT_FOLDER + 1, __u32);
 
-/* `owner`: the object's; NULL if the object is not Usher's. */
+/* `owner`: that of the object; NULL if the object is not Usher's. */
 static __always_inline int may_touch(const __u32 *owner)
 {
 	return !owner || (roles_of(bpf_get_current_task_btf()) & *owner & USHER_OWNER_MASK);

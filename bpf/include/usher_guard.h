@@ -13,34 +13,33 @@
 
 /*
  * The id of a link that does not exist, and the answer of bpf/guard to a process that asks for it.
- * User space learns from it that the programs really run. The answer is EUCLEAN, which bpf(2)
- * itself never returns.
+ * User space learns from the answer that the programs really run. The answer is EUCLEAN, which
+ * bpf(2) itself never returns; the ids below get the same one.
  */
 #define USHER_ROLL_CALL_LINK 0xffffffffU
 #define USHER_ROLL_CALL_ANSWER 117
 
-/* The same answer, to a keeper that presents itself: struct usher_place is written. */
+/* A keeper presents itself by this id: answered when struct usher_place is written. */
 #define USHER_PRESENTATION_LINK 0xfffffffeU
 
-/* The same answer, if pages of the calling process have been pinned. */
+/* Answered if pages of the calling process have been pinned. */
 #define USHER_PINNED_LINK 0xfffffffdU
 
 /*
- * The same answer, to a daemon that declares its roles (enum usher_mark, added to this number),
- * once and for all.
+ * A daemon declares its roles (enum usher_mark, added to this number) by this id, once and for all.
  */
 #define USHER_ROLES_LINK 0xffffff00U
 
 /*
- * The same answer, to a daemon that claims an object: `next_id` of bpf(2) is the object's id or a
- * folder's inode, `open_flags` is enum usher_object.
+ * A daemon claims an object by this id: `next_id` of bpf(2) is the object's id or a folder's inode,
+ * `open_flags` is enum usher_object.
  */
 #define USHER_CLAIM_LINK 0xfffffffcU
 
-/* The same answer, once the objects of the role's former processes are removed from the tables. */
+/* Answered once the objects of the role's former processes are removed from the tables. */
 #define USHER_SWEEP_LINK 0xfffffffbU
 
-/* The same answer, to a daemon that gives up its claim; the object is named as in a claim. */
+/* A daemon gives up its claim by this id; the object is named as in a claim. */
 #define USHER_DISCLAIM_LINK 0xfffffffaU
 
 enum usher_object {
@@ -67,7 +66,7 @@ enum usher_mark {
 
 /* The owner of an object, in the tables of objects. */
 #define USHER_OWNER_MASK 0xff
-/* The process that claimed it; 0: the keeper entered it. */
+/* The process that claimed the object; 0: the keeper entered it. */
 #define USHER_CLAIMANT_SHIFT 8
 
 /* A folder. The device is in the kernel's numbering: major << 20 | minor. */

@@ -23,8 +23,8 @@
  * peers as well, so the number is only shown, and decides nothing. */
 #define USHER_CLASS_ONLY_SHOWN 0x100
 
-/* The request id of a class's SAs and templates is this number plus the index of the class. The
- * class number at the mandatory level is USHER_CLASS_LOWEST plus twice the index of the class. */
+/* The request id of a class's SAs and templates is this number plus the class's index. The class
+ * number at the mandatory level is USHER_CLASS_LOWEST plus twice that index. */
 #define USHER_REQID 0x7500
 
 /* Kinds of keys in the table of a policy; the comment says what `scope` and `bytes` are. Numbers of

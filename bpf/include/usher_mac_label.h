@@ -159,7 +159,7 @@ struct usher_mac_labelled {
 /* Bytes of a file's name in an event, with the zero that ends it; a longer one is cut off. */
 #define USHER_MAC_EVENT_NAME 64
 
-/* Bytes of the events that user space has not read yet. */
+/* The size of the ring of events that user space has not read yet, in bytes. */
 #define USHER_MAC_EVENTS_SIZE 262144
 
 /* Why something was refused. */
@@ -174,7 +174,7 @@ enum usher_mac_reason {
 	USHER_MAC_NO_ROOM = 5, /* no room, or the module wrote an element of another kind */
 };
 
-/* What a module has done: it refused, or a process was lowered. */
+/* The action of a module: it refused, or it lowered a process. */
 struct usher_mac_event {
 	__u64 order; /* the module's; another module in this slot has another one */
 	__u64 inode; /* of the file or directory that the request is about; 0: of none */

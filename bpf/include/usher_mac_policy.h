@@ -18,7 +18,6 @@
  * usher_mac_packet. A missing element has the kind USHER_MAC_NONE. A check returns 0, or the
  * negative number of an error. So the same file is compiled for the kernel, where each check
  * replaces a slot of the framework (bpf/mac), and for user space, where it is tested.
- * where it is tested.
  *
  * A module may declare the kind of its elements: MAC_POLICY(example, .label = USHER_MAC_LEVELS).
  * Then the framework keeps its elements: of processes, of files on multilabel file systems, and of
@@ -321,8 +320,8 @@ static long mac_halve_groups(__u32 index, struct mac_group_search *search)
  * packets, where no process calls. */
 static __always_inline int mac_is_in_groups(__u32 first, __u32 last)
 {
-	/* Not read directly: the verifier would search all types of the kernel by name, four times,
-	 * each time that it comes by here. */
+	/* The groups are not read directly: the verifier would search all types of the kernel by
+	 * name, four times, each time that it comes by here. */
 	const struct group_info *groups =
 	    BPF_CORE_READ(bpf_get_current_task_btf(), cred, group_info);
 	struct mac_group_search search = {
@@ -369,7 +368,7 @@ static __always_inline int mac_is_in_groups(__u32 first, __u32 last)
 				break;                                                             \
 	} while (0)
 
-/* The test defines this. */
+/* The test defines this function. */
 int mac_is_in_groups(__u32 first, __u32 last);
 
 /* The answer of a check about a process and an object without labels, for a test. */

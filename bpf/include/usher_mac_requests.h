@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What checks of policy modules get: the process that wants something, and a request for each kind
- * of entry point, both as plain numbers. Part of the interface of modules (USHER_MAC_INTERFACE),
- * with usher_mac_policy.h, which includes this.
+ * The arguments of checks of policy modules: the process that wants something, and a request for
+ * each kind of entry point, both as plain numbers. Part of the interface of modules
+ * (USHER_MAC_INTERFACE), with usher_mac_policy.h, which includes this.
  */
 #ifndef USHER_MAC_REQUESTS_H
 #define USHER_MAC_REQUESTS_H

@@ -22,7 +22,7 @@ enum usher_mac_text_place {
 	USHER_MAC_TEXT_END = 4, /* nothing may follow */
 };
 
-/* Largest length of a name. */
+/* The largest length of a name. */
 #define USHER_MAC_TEXT_NAME 63
 
 /* The state of reading one value. */
@@ -242,7 +242,7 @@ static long usher_mac_text_step(__u64 index, struct usher_mac_reading *reading)
 	return 0;
 }
 
-/* Ends a value of levels: whether it is whole. */
+/* Ends a value of levels. Returns whether the value is whole. */
 static __inline__ int usher_mac_text_is_whole(const struct usher_mac_reading *reading)
 {
 	const struct usher_mac_levels *levels = (void *)reading->element->value;

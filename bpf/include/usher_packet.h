@@ -37,14 +37,14 @@
 
 /* Bits of `state`. */
 enum packet_state {
-	/* It has no whole header of IP. The kernel drops it. */
+	/* The packet has no whole header of IP. The kernel drops it. */
 	PACKET_IS_BROKEN = 1,
-	/* It is a fragment, even if the first one. In IPv6 only the first says what all of them
-	 * are, so the protocol is that of the fragment header. */
+	/* The packet is a fragment, perhaps the first one. In IPv6 only the first says what all of
+	 * them are, so the protocol is that of the fragment header. */
 	PACKET_IS_PART = 2,
 	/* Extension headers are missing, or too many. The protocol is that of the last one read. */
 	PACKET_IS_UNREAD = 4,
-	/* It has still to visit other addresses: the destination is not the last one. */
+	/* The packet has still to visit other addresses: the destination is not the last one. */
 	PACKET_IS_UNDER_WAY = 8,
 };
 

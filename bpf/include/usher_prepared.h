@@ -52,7 +52,7 @@ static __always_inline int has_listener(struct task_struct *task)
 
 	if (!bpf_core_type_exists(struct seccomp_filter))
 		return 0;
-	/* Not an initial value, of which clang would make a table. */
+	/* Set here and not as an initial value, of which clang would make a table. */
 	walk.listens = 1;
 	walk.filter = BPF_CORE_READ(task, seccomp.filter);
 	bpf_loop(FILTERS, next_filter, &walk, 0);

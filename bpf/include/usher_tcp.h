@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The ends of a TCP packet, for programs at netfilter's hooks. */
+/* Reads the endpoints of a TCP packet, for programs at netfilter's hooks. */
 #ifndef USHER_TCP_H
 #define USHER_TCP_H
 
 #include "usher_ends.h"
 #include "usher_netfilter.h"
 
-/* Whether a packet is of TCP. */
+/* Whether a packet is TCP. */
 enum tcp_reading {
 	IS_TCP,
 	NO_TCP,
-	/* It may be, and its ends cannot be read. */
+	/* It may be TCP, and its endpoints cannot be read. */
 	UNREADABLE,
 };
 
-/* The ends of a packet; addresses as in usher_connection, ports in host byte order. */
+/* The endpoints of a packet; addresses as in usher_connection, ports in host byte order. */
 struct tcp_ends {
 	__u8 source[16];
 	__u8 destination[16];
@@ -24,9 +24,9 @@ struct tcp_ends {
 
 /*
  * Reads a packet from its IP header on. Where packets arrive, the kernel has reassembled fragments;
- * where they leave, it fragments them after the hook, so only raw sockets send fragments here. A
- * packet that arrives with further addresses to visit is read like others: if these addresses are
- * this host's, it may not come by a second time.
+ * where they leave, it fragments them after the hook, so only raw sockets send fragments here. An
+ * arriving packet that has still to visit other addresses is read like others: if these addresses
+ * are this host's, the packet may not come by a second time.
  */
 static __always_inline enum tcp_reading read_tcp(struct sk_buff *skb, int leaving,
 						 struct tcp_ends *ends)

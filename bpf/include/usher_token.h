@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The token in the SYN (docs/PROTOCOL.md): its TCP option and its mask.
- * crates/authentication/usher-kernel/tests/world/token.rs has the same in Rust.
+ * crates/authentication/usher-kernel/tests/world/token.rs makes and reads the same bytes in Rust.
  */
 #ifndef USHER_TOKEN_H
 #define USHER_TOKEN_H

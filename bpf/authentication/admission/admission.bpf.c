@@ -131,7 +131,8 @@ int choose_queue(struct bpf_sk_lookup *context)
 	if (expires_ns <= bpf_ktime_get_boot_ns())
 		return COUNTED(refused_late, SK_DROP);
 
-	/* Read after the mark: valid for its announcement if take_syn exchanges the mark. */
+	/* `by_token` and `syn` are read after the mark: they belong to the mark's announcement if
+	 * take_syn exchanges the mark. */
 	if (!is_in_hand(&connection, state_of(mark), *(volatile __u32 *)&entry->by_token,
 			*(volatile __u64 *)&entry->syn))
 		return COUNTED(refused_unread, SK_DROP);
@@ -143,7 +144,7 @@ int choose_queue(struct bpf_sk_lookup *context)
 		bpf_sk_release(listener);
 		return COUNTED(refused_state, SK_DROP);
 	}
-	/* This listener and never one that shares its address (SO_REUSEPORT). */
+	/* Assigns this listener, never one that shares its address (SO_REUSEPORT). */
 	failed = bpf_sk_assign(context, listener, BPF_SK_LOOKUP_F_NO_REUSEPORT);
 	bpf_sk_release(listener);
 	if (failed)
@@ -163,14 +164,15 @@ static __always_inline int accepted_connection(struct bpf_sock_ops *context,
 	return 1;
 }
 
-/* Establishes the entry. Returns whether the connection, whose SYN had this number, had one. */
+/* Establishes the entry. Returns whether the connection, whose SYN had this number, had an entry.
+ */
 static __always_inline int establish(const struct usher_connection *connection, __be32 sequence)
 {
 	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
 	__u64 mark;
 
-	/* Twice, because a withdrawal may come between read and exchange. It comes once: nothing
-	 * leads back from WITHDRAWN. */
+	/* Twice, because a withdrawal may come between read and exchange. A withdrawal comes once:
+	 * nothing leads back from WITHDRAWN. */
 	for (int attempt = 0; attempt < 2; attempt++) {
 		if (!entry)
 			return 0;
@@ -201,7 +203,7 @@ static __always_inline void established(struct bpf_sock_ops *context)
 		return;
 	if (!accepted_connection(context, &connection))
 		return;
-	/* Nothing is received yet: the next number expected is the one after the SYN's. */
+	/* No data is received yet: the next number expected is the one after the SYN's. */
 	if (establish(&connection, bpf_htonl(context->rcv_nxt - 1))) {
 		bpf_sock_ops_cb_flags_set(context, context->bpf_sock_ops_cb_flags |
 						       BPF_SOCK_OPS_STATE_CB_FLAG);

@@ -6,8 +6,8 @@
  * its fragments, without tags and tunnels, from any interface. No other program reads tokens then.
  * The tables are those of admission.bpf.c.
  *
- * It runs after `require` (bpf/authentication/protected). A packet without the protection that its
- * service demands does not come here: it spends no token and leaves no note.
+ * The program runs after `require` (bpf/authentication/protected). A packet without the protection
+ * that its service demands does not come here: it spends no token and leaves no note.
  */
 #include <linux/if_ether.h>
 
@@ -25,7 +25,7 @@ static __always_inline int load_at_hand(const struct bpf_dynptr *packet, __u32 o
 	return load(packet, offset, to, size);
 }
 
-/* Never: the kernel has dropped packets without a whole IP header. */
+/* No packet is shorter: the kernel has dropped those without a whole IP header. */
 static __always_inline int is_shorter(const struct bpf_dynptr *packet, __u32 size)
 {
 	return 0;

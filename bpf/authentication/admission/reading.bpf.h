@@ -29,7 +29,7 @@
 #define NOTES 32
 
 /* Timer ticks after which a note is too old: a quarter of a second at 1000 Hz, two and a half at
- * 100 Hz. Long, because a virtual CPU may stop between the two programs. */
+ * 100 Hz. The time is long, because a virtual CPU may stop between the two programs. */
 #define NOTE_TICKS 250
 
 enum reading {
@@ -41,7 +41,7 @@ enum reading {
 	READ_LATER = 2,
 	/* An unread packet from this client, which may turn out to be TCP. */
 	UNREAD = 3,
-	/* Likewise, and the client's address could not be read either. */
+	/* Likewise, where the client's address could not be read either. */
 	UNREAD_ANYONES = 4,
 };
 

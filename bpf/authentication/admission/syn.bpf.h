@@ -4,11 +4,11 @@
  * part of admission.bpf.c and of arriving.bpf.c. Each defines how it reads bytes: PACKET, load,
  * look, load_at_hand, is_shorter and network_protocol.
  *
- * It can read IPv4 with any options, IPv6 with extension headers, including atomic fragments, and
- * either behind VLAN tags. It cannot read fragments, IPsec, a routing header with segments left
- * (which holds the packet's true destination), and longer chains of headers or tags. Such a packet
- * may turn out to be TCP later, and is noted as unread. At LOCAL_IN the kernel has reassembled
- * fragments, and a packet that IPsec carried comes by again after its decryption.
+ * check_token can read IPv4 with any options, IPv6 with extension headers, including atomic
+ * fragments, and either behind VLAN tags. It cannot read fragments, IPsec, a routing header with
+ * segments left (which holds the packet's true destination), and longer chains of headers or tags.
+ * Such a packet may turn out to be TCP later, and is noted as unread. At LOCAL_IN the kernel has
+ * reassembled fragments, and a packet that IPsec carried comes by again after its decryption.
  */
 #ifndef USHER_SYN_BPF_H
 #define USHER_SYN_BPF_H
@@ -22,7 +22,7 @@
 
 #define OPTIONS_SIZE 40
 
-/* An address that no connection has in the table: ::, or in an IPv6 packet one that means IPv4
+/* Whether no connection in the table has this address: ::, or in an IPv6 packet one that means IPv4
  * (::ffff:0:0/96). User space could not read such an entry. */
 static __always_inline int is_strange(const __u8 address[16])
 {
@@ -71,7 +71,8 @@ static __always_inline enum loaded load_heads(PACKET *packet, __u32 offset, void
 	return load(packet, offset, to, ip_size) ? LOADED_IP : LOADED_NOTHING;
 }
 
-/* A short packet cannot be loaded, and the kernel drops it. Otherwise memory was short. */
+/* A short packet cannot be loaded, and the kernel drops it. Another packet was not loaded because
+ * memory was short. */
 static __always_inline __u32 not_loaded(PACKET *packet, __u32 ip_size)
 {
 	return is_shorter(packet, ip_size) ? NOT_TCP : UNREADABLE_ADDRESS;
@@ -121,7 +122,8 @@ static __always_inline __u32 read_headers(PACKET *packet, struct usher_connectio
 	} else {
 		return NOT_TCP;
 	}
-	/* With segments left in its routing header, a packet has another address as destination. */
+	/* A packet with segments left in its routing header has another destination than this
+	 * address. */
 	if (walk.protocol != IPPROTO_TCP || walk.state)
 		return UNREADABLE;
 	if (next && loaded == LOADED_BOTH) {

@@ -53,7 +53,7 @@ HASH_TABLE(tokens, 1, __u32, struct usher_token_session);
  */
 SPARSE_TABLE(client_addresses, 65536, struct usher_client_address, __u8);
 
-/* A function of its own for its stack, as are others below. */
+/* This is a function of its own for its stack, as are others below. */
 static __attribute__((noinline)) int comes_from(const struct usher_connection *connection,
 						__u64 host)
 {
@@ -250,13 +250,13 @@ static __always_inline void take_back(const struct usher_connection *connection,
 }
 
 /*
- * Removes the entry between these endpoints, of a connection whose socket is gone, because another
- * socket's SYN has come. Returns 1 if there is none any more. An established connection stays: its
- * socket answers the SYN.
+ * Removes the entry between these endpoints because another socket's SYN has come: the socket of
+ * the entry's connection is gone. Returns 1 if there is no entry any more. An established
+ * connection stays: its socket answers the SYN.
  */
 static __always_inline int end_older(const struct usher_connection *connection)
 {
-	/* An announced entry may be received and withdrawn between read and exchange. */
+	/* The entry of an announcement may be received and withdrawn between read and exchange. */
 	for (int attempt = 0; attempt < 3; attempt++) {
 		struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
 		__u64 mark;
@@ -376,7 +376,7 @@ static __always_inline int is_announced_by(struct usher_admission *entry, const 
 
 /*
  * Checks and spends the token of a SYN that is not a copy, and admits its connection. `older`: the
- * entry between its endpoints, or NULL. Returns 1 if it is admitted.
+ * entry between its endpoints, or NULL. Returns 1 if the connection is admitted.
  */
 static __always_inline int check(const struct usher_connection *connection, struct syn *syn,
 				 struct usher_admission *older)

@@ -26,7 +26,7 @@ static __always_inline struct usher_block_key block_of(__u32 ticket, __u32 posit
 	return key;
 }
 
-/* False: it is missing. */
+/* Copies an element of a ticket. Returns 0 if the element is missing. */
 static __always_inline int copy_element(__u32 ticket, __u32 position,
 					__u8 element[USHER_TOKEN_ELEMENT_SIZE])
 {
@@ -38,7 +38,7 @@ static __always_inline int copy_element(__u32 ticket, __u32 position,
 		return 0;
 	for (int byte = 0; byte < USHER_TOKEN_ELEMENT_SIZE; byte++)
 		element[byte] = block->elements[index][byte];
-	/* Changes nothing: a full memory barrier. */
+	/* The exchange changes nothing; it is a full memory barrier. */
 	__sync_val_compare_and_swap(&block->count, 0, 0);
 	return bpf_map_lookup_elem(&blocks, &key) == block;
 }
@@ -63,11 +63,12 @@ static __always_inline int stands_under(const struct usher_ticket_key *key,
 {
 	struct usher_ticket *found = bpf_map_lookup_elem(&tickets, key);
 
-	/* Not by `found`: the verifier of 6.1 takes it for possibly null even if both are equal. */
+	/* Read by `ticket` and not by `found`, which the verifier of 6.1 takes for possibly null
+	 * even if both are equal. */
 	return found == ticket && ticket->mark >> 32 == mark >> 32;
 }
 
-/* EAGAIN: the ticket was removed or replaced meanwhile. */
+/* Draws once. EAGAIN: the ticket was removed or replaced meanwhile. */
 static __always_inline int draw_once(const struct usher_ticket_key *key, struct drawn *drawn)
 {
 	struct usher_ticket *ticket = bpf_map_lookup_elem(&tickets, key);
@@ -87,7 +88,7 @@ static __always_inline int draw_once(const struct usher_ticket_key *key, struct 
 	drawn->slot[1] = slot >> 8;
 	drawn->slot[2] = slot;
 
-	/* Do not advance if there is nothing to draw: repeated requests would otherwise wrap the
+	/* Does not advance if there is nothing to draw: repeated requests would otherwise wrap the
 	 * position round, to spent elements. */
 	position = *(volatile __u32 *)&ticket->next + 1;
 	if (copy_element(mark >> 32, position, drawn->element)) {

@@ -84,8 +84,8 @@ static __always_inline void copy(struct __sk_buff *packet, struct usher_report *
 
 	if (size > USHER_SYN_SIZE)
 		return;
-	/* Otherwise the compiler merges both comparisons into one that the verifier cannot follow.
-	 */
+	/* Without this, the compiler merges both comparisons into one that the verifier cannot
+	 * follow. */
 	barrier_var(size);
 	if (size < LEAST_SYN_SIZE)
 		return;

@@ -195,7 +195,7 @@ static __always_inline int connecting(struct bpf_sock_ops *context,
 	return 1;
 }
 
-/* The endpoints as the connecting side sees them, at the accepting side. */
+/* The endpoints as the connecting side sees them, read at the accepting side. */
 static __always_inline int accepting(struct bpf_sock_ops *context,
 				     struct usher_connection *connection)
 {
@@ -249,7 +249,7 @@ static __always_inline void reserve(struct bpf_sock_ops *context, struct bpf_soc
 	if (!is_syn(context))
 		return;
 	if (hold && token->written >= TOKEN_TRIES) {
-		/* From now on the SYN has no token, and so is held. */
+		/* From now on the SYN has no token, so it is held. */
 		hold->ticket = token->ticket;
 		COUNT(unanswered);
 		finish(context, socket, token);
@@ -347,10 +347,10 @@ static __always_inline void change_state(struct bpf_sock_ops *context, struct bp
 	/* Another program requested the callback before the connection began. */
 	if (!token->begun)
 		return;
-	/* Not at ACTIVE_ESTABLISHED_CB, which is later: there other programs set callbacks, which
-	 * must stay. */
+	/* The token ends here and not at ACTIVE_ESTABLISHED_CB, which is later: there other
+	 * programs set callbacks, which must stay. */
 	if (context->args[1] == BPF_TCP_ESTABLISHED) {
-		/* Without a token, request no length. */
+		/* Without a token, the program requests no length. */
 		if (token->written)
 			note_passed(token);
 		else
@@ -410,8 +410,8 @@ int write_token(struct bpf_sock_ops *context)
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
 		if (connecting(context, &connection))
 			note_connecting(context, socket, &connection);
-		/* First, so that forgetting the token does not reset the callbacks requested here.
-		 */
+		/* The mark comes first, so that forgetting the token does not reset the callbacks
+		 * requested for it. */
 		if (hold)
 			watch(context, hold);
 		if (token)
