@@ -61,7 +61,8 @@ pub enum Programs {
     Asking,
     /// All: a plain connect(2) of any program to the service's port at an address of the host.
     Any,
-    /// These and no others, by their paths: a plain connect(2), and what they ask for.
+    /// These programs and no others, by their paths: their plain connect(2), and the connections that they
+    /// ask for.
     Listed(Arc<BTreeSet<String>>),
 }
 

@@ -325,12 +325,12 @@ impl Service {
         } else {
             None
         };
-        // None is less than any time.
+        // `None` is less than any time.
         self.users.until(user).max(by_certificate)
     }
 
-    /// Whether a certificate may make this account a user of it: any account that could be a
-    /// `member`, except its own account.
+    /// Whether a certificate may make this account a user of the service: any account that could be a
+    /// `member`, except the service's own.
     pub fn may_certify(&self, user: &UserName) -> bool {
         may_be_user(user) && self.account() != Some(user)
     }

@@ -60,7 +60,8 @@ impl Destinations {
         !address.is_unspecified() && entries.any(|entry| entry.contains(address, port))
     }
 
-    /// The same as a table of prefixes. The longest prefix of an address decides, and so does that of a port.
+    /// The destinations as a table of prefixes. The longest prefix of an address decides, and so does that of
+    /// a port.
     pub fn table(&self) -> DestinationTable {
         let mut table = DestinationTable::default();
         let mut sets: BTreeMap<Ports, usize> = BTreeMap::new();

@@ -247,7 +247,7 @@ mod tests {
         let mut statements: BTreeSet<String> = rules
             .chain(&DIALECT.statements)
             .map(|rule| rule.keyword.clone())
-            // Those that are blocks as well stand elsewhere.
+            // Keywords of blocks stand in another entry of the grammar.
             .filter(|keyword| !blocks.contains(keyword))
             .collect();
         let modules = DIALECT

@@ -126,7 +126,7 @@ impl Members {
         self.names.is_empty() && self.principals.is_empty()
     }
 
-    /// Those who are left at a time.
+    /// The members who are left at a time.
     pub(crate) fn at(&self, now: u64) -> Self {
         let mut left = self.clone();
         left.guests.retain(|_, until| *until > now);
@@ -153,9 +153,9 @@ pub const MAXIMUM_GROUP_MEMBERS: usize = 65_536;
 /// A group in a `users` block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Those of its accounts that can be users.
+    /// The accounts that can be users.
     pub members: BTreeSet<UserName>,
-    /// The others: `root`, accounts of Usher's daemons, what is no user name.
+    /// The other accounts: `root`, those of Usher's daemons, and names that no user can have.
     pub left_out: BTreeSet<String>,
 }
 

@@ -182,7 +182,7 @@ words! {
     pub enum FileAccess {
         /// Read files, list folders, execute programs.
         Read = "read",
-        /// That, and change, make and remove them.
+        /// Read, and change, make and remove files and folders.
         Write = "write",
     }
 }
@@ -211,7 +211,7 @@ pub struct Service {
     pub users: Arc<Members>,
     /// The policy says `hosts any`.
     pub any_host: bool,
-    /// The hosts from which it admits them; with [`any_host`](Self::any_host) all of the policy.
+    /// The hosts from which it admits users; with [`any_host`](Self::any_host) all of the policy.
     pub hosts: BTreeSet<HostName>,
     /// The number of connections for which each of its processes is made.
     pub style: Style,
@@ -287,7 +287,7 @@ pub struct ProcessLimits {
 }
 
 impl Default for ProcessLimits {
-    /// Those of a user over all services, where policy does not say otherwise.
+    /// The limits of a user over all services, where policy does not say otherwise.
     fn default() -> Self {
         Self {
             processes: DEFAULT_EACH_USER_PROCESSES,
@@ -300,7 +300,7 @@ impl Default for ProcessLimits {
 /// `protection` of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RequiredProtection {
-    /// At least this.
+    /// The kind that connections need at least.
     pub kind: Kind,
     /// Its place in the text.
     pub origin: Origin,
@@ -374,7 +374,7 @@ pub struct Program {
 pub struct FileRule {
     /// Where: an absolute path, or one in the home of the user (`~`, `~/...`); no path twice.
     pub path: String,
-    /// What.
+    /// What the processes may do there.
     pub access: FileAccess,
 }
 

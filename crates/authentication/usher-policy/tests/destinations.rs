@@ -76,7 +76,7 @@ fn nowhere_and_everywhere() {
     assert_eq!(ask("192.0.2.1"), [false, true, false]);
     assert_eq!(ask("::ffff:192.0.2.1"), [false, true, false]);
     assert_eq!(ask("fd00::1"), [false, false, true]);
-    // The kernel takes them for addresses of this host.
+    // The kernel takes these addresses of zeros for addresses of this host.
     for zero in ["0.0.0.0", "::", "::ffff:0.0.0.0"] {
         assert_eq!(ask(zero), [false; 3]);
     }

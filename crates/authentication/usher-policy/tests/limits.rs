@@ -144,7 +144,7 @@ fn every_cut_of_a_correct_policy_is_read_without_panic() {
         };
         match parse(&[cut]) {
             Err(_) => refused += 1,
-            // Cut between blocks: a smaller policy, never the same.
+            // A text that is cut between blocks is a smaller policy, never the same.
             Ok(policy) => assert!(Ok(policy) != whole || text[length..].trim().is_empty()),
         }
     }

@@ -19,16 +19,16 @@ use crate::model::Host;
 pub(super) struct HostChecker {
     /// Addresses of hosts, and loopback addresses at which the proxy stands for hosts. No two are alike.
     addresses: Unique<IpAddr>,
-    /// Of hosts and of IKE.
+    /// Host keys and IKE keys of all hosts. No two hosts have the same.
     claimed_keys: Unique<IkePublicKey>,
     controls: BTreeMap<u16, ControlPort>,
 }
 
 /// A port that services must leave to the control channel.
 pub(super) enum ControlPort {
-    /// Its place in the text.
+    /// The place of its `control` statement.
     Written(Location),
-    /// The host that leaves it at the default.
+    /// The host whose block leaves the port at the default.
     Default(HostName),
 }
 

@@ -113,8 +113,8 @@ fn account(
     names: &Names<'_>,
 ) -> Option<UserName> {
     let (account, item) = field.names::<UserName>(&ACCOUNT).next()?;
-    // The keeper refuses accounts of uid 0, whatever their name. This one is refused here, too, as for
-    // members.
+    // The keeper refuses accounts of uid 0, whatever their name. `root` is refused here as well, as it is
+    // among members.
     if account.as_ref() == "root" {
         return field.refuse(item, PolicyMistake::RootAsAccount);
     }

@@ -54,8 +54,8 @@ fn user(item: &Item, field: &Field<'_>, listed: &mut Unique<UserName>) -> Option
         return field.refuse(item, PolicyMistake::NameOfDirectory { found, short });
     }
     let user = field.name_of::<UserName>(item, &USER)?;
-    // The keeper refuses every account with uid 0 when it starts a worker. This name is refused
-    // here, where the mistake is visible.
+    // The keeper refuses every account with uid 0 when it starts a worker. The name `root` is refused here,
+    // where the mistake is visible.
     if user.as_ref() == "root" {
         return field.refuse(item, PolicyMistake::RootAsMember);
     }

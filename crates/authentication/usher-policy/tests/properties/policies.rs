@@ -182,7 +182,7 @@ fn service(
     let (user_blocks, members) = pick_users(choices, users);
     let [any_host, by_user, by_account] = choices.flags;
     let by_user = by_user && !by_all(choices);
-    // Longer than any member's name.
+    // The account's name is longer than any member's.
     let account = format!("service-{}", choices.text.to_ascii_lowercase());
     let account: UserName = account.parse().expect("an account name");
     let served_by = if by_account && !by_all(choices) {
@@ -291,7 +291,7 @@ fn connect(choices: &Choices, hosts: &BTreeMap<HostName, Host>) -> Option<Destin
     let (low, high) = ([a, b, c, d], [a, b, c, 255]);
     let range = AddressRange::new(Ipv4Addr::from(low).into(), Ipv4Addr::from(high).into());
     let range = range.filter(|range| !range.last().is_unspecified());
-    // `none` and addresses would not be read as names.
+    // A host called `none` or like an address would not be read as a name.
     let other =
         |name: &&HostName| name.as_ref() == "none" || name.as_ref().parse::<IpAddr>().is_ok();
     let names: Vec<HostName> = hosts.keys().filter(|name| !other(name)).cloned().collect();

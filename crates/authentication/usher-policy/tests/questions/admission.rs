@@ -20,7 +20,7 @@ fn a_service_admits_its_users_from_its_hosts_and_nobody_else() {
     };
     assert_eq!(ask("imap", "alice", "laptop"), Ok(143));
     assert_eq!(ask("imap", "dave", "laptop"), Ok(143));
-    // By the group, which does not make root a user.
+    // erin is a user by the group, which does not make root one.
     assert_eq!(ask("imap", "erin", "laptop"), Ok(143));
     assert_eq!(
         ask("imap", "root", "laptop"),
@@ -130,7 +130,7 @@ fn a_guests_longest_time_in_any_set_counts() {
             (asks("alice", after), asks("bob", after)),
             (after < 60, true)
         );
-        // The policy as it is at that time says the same of it, without former guests.
+        // The policy as of that time answers the same, and has no former guests.
         let then = policy.at(NOW + after);
         for (name, until) in [("s", 60), ("t", 30)] {
             assert_eq!(ask(&then, name, "alice", after).is_ok(), after < until);

@@ -117,7 +117,7 @@ fn the_examples_of_the_manual_are_policies_without_warnings() {
     let policy = parse_policy(std::slice::from_ref(&mail)).expect("a correct policy");
     assert_eq!(policy.warnings(), []);
     assert_eq!(policy.proxy_listeners().len(), 1);
-    // The second adds a service to the first.
+    // The second example adds a service to the first.
     let notes = source("notes", blocks.next().expect("the second example"));
     let policy = parse_policy(&[mail, notes]).expect("a correct policy");
     assert_eq!(policy.warnings(), []);
