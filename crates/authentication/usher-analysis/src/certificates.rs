@@ -12,9 +12,10 @@ use crate::sets::{SetId, Universe};
 pub struct ByCertificate<'n> {
     /// The principal that the certificate names.
     pub principal: &'n Principal,
-    /// The users in the universe who may use it so.
+    /// The users of the universe who may use the service with such a certificate.
     pub users: SetId,
-    /// Whether users whom no policy names also may. If the client's policy is known, it names all.
+    /// Whether users whom no policy names also may. If the client's policy is known, that policy names all
+    /// users.
     pub anybody: bool,
 }
 

@@ -23,14 +23,14 @@ const AS_IT_IS: u64 = 0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Both sides permit it.
+    /// Both sides permit the connection.
     Permitted,
-    /// The known side permits it; the other side's policy is not known here.
+    /// The known side permits the connection; the other side's policy is not known here.
     NotRefusedHere,
-    /// It is permitted, or not refused by the known side, if the user has a certificate that names
-    /// one of [`Decision::principals`]. Otherwise it is refused.
+    /// The connection is permitted, or not refused by the known side, if the user has a certificate that
+    /// names one of [`Decision::principals`]. Otherwise it is refused.
     WithCertificate,
-    /// At least one side refuses it.
+    /// At least one side refuses the connection.
     Refused,
 }
 
@@ -55,11 +55,11 @@ pub struct Decision {
     /// The principals of which the user's certificate must name one; empty if none is needed, or if
     /// none would help on the server.
     pub principals: Vec<Principal>,
-    /// The reasons against it; empty unless refused.
+    /// The reasons against the connection; empty unless it is refused.
     pub objections: Vec<Objection>,
-    /// The clauses of each side in favour of it, whatever the verdict.
+    /// The clauses of each side in favour of the connection, whatever the verdict.
     pub grounds: Vec<Ground>,
-    /// How it is made and served, as far as the policies define it.
+    /// How the connection is made and served, as far as the policies define it.
     pub how: How,
 }
 

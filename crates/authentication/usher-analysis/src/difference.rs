@@ -173,9 +173,9 @@ pub struct ModuleChange {
     pub host: HostName,
     /// The module.
     pub module: String,
-    /// Its former settings, one string a statement; none: the policy had no block of it.
+    /// The module's former settings, one string a statement; none: the policy had no block of the module.
     pub before: Option<Vec<String>>,
-    /// Its present settings.
+    /// The module's present settings.
     pub after: Option<Vec<String>>,
 }
 

@@ -34,9 +34,9 @@ pub struct Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expected {
-    /// It holds, whatever other policies say.
+    /// The expectation holds, whatever other policies say.
     Holds,
-    /// It does not hold.
+    /// The expectation does not hold.
     Fails,
     /// No known policy contradicts it, but some are unknown.
     NotKnown,
@@ -100,7 +100,7 @@ impl Network {
             };
             match decision.verdict {
                 Verdict::Permitted => permitted.push(decision),
-                // A certificate may permit it, and may not exist.
+                // A certificate may permit the connection, and may not exist.
                 Verdict::NotRefusedHere | Verdict::WithCertificate => not_known.push(decision),
                 Verdict::Refused => refused.push(decision),
             }

@@ -82,7 +82,7 @@ pub fn graph(network: &Network) -> String {
     text + "}\n"
 }
 
-/// The number of a right, and the principal that a certificate must name for it.
+/// The number of a right, and the principal that a certificate must name for this right.
 type Held<'n> = (usize, Option<&'n Principal>);
 
 /// How the users of a class hold a right. Rights that any user with a certificate has are drawn

@@ -52,9 +52,9 @@ pub struct FormerKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyFault {
-    /// It is on the list of revoked keys.
+    /// The key is on the list of revoked keys.
     Revoked,
-    /// Its `expiry-time` has passed.
+    /// The key's `expiry-time` has passed.
     Expired,
 }
 
@@ -76,7 +76,7 @@ pub(crate) enum Holders<'n> {
 }
 
 impl Holders<'_> {
-    /// Whether the user can have one.
+    /// Whether the user can have a valid key.
     pub(crate) fn has(&self, user: &UserName) -> bool {
         match self {
             Self::Everybody => true,
@@ -146,9 +146,9 @@ pub enum NetworkError {
          hosts; correct one of the two"
     )]
     SameKey {
-        /// One of them.
+        /// One of the two hosts.
         first: HostName,
-        /// The other.
+        /// The other one of the two hosts.
         second: HostName,
     },
 }
@@ -217,12 +217,12 @@ impl Network {
 }
 
 impl HostPolicy {
-    /// Its block for itself, which [`Network::new`] has checked.
+    /// The host's block for itself, which [`Network::new`] has checked.
     pub(crate) fn own(&self) -> &Host {
         &self.policy.hosts[&self.name]
     }
 
-    /// Its block for another host of the network.
+    /// The host's block for another host of the network.
     pub(crate) fn block_of(&self, other: &Self) -> Option<&Host> {
         let mut keys = other.own().keys.iter();
         keys.find_map(|key| self.policy.host_by_key(key))

@@ -10,8 +10,8 @@ use crate::how::Route;
 use crate::network::HostPolicy;
 use crate::objection::{Objection, Reason};
 
-/// The client's `application` blocks that protect connections with the service by what it demands,
-/// on one of the routes at least: in the order of the text. All of none, if it demands nothing.
+/// The client's `application` blocks that protect connections with the service as it demands, on at least one
+/// of the routes; in the order of the text. Empty if the service demands nothing.
 ///
 /// A program that connects has a local port that the system chooses, so items with a local port
 /// decide nothing.
@@ -23,7 +23,7 @@ pub(crate) fn protecting<'n>(
     let Some(demanded) = &service.protection else {
         return Vec::new();
     };
-    /// No item has it.
+    /// Stands for the port that the system chooses. No item names it.
     const CHOSEN: u16 = 0;
     let names = &client.policy.names;
     let protects = |block: &&Application, route: &Route| {
@@ -171,7 +171,7 @@ pub(crate) fn without_ike(sides: &[(&HostPolicy, &Host)]) -> Vec<Objection> {
     };
     let chosen =
         |host: &HostPolicy, block: &Host| common_algorithm(&host.own().ike_keys, &block.ike_keys);
-    // For a host that chooses none, there is an objection above.
+    // A host that chooses no key has its objection above.
     let [by_one, by_other] = [chosen(one, of_other), chosen(other, of_one)];
     if let (Some(used), Some(expected)) = (by_one, by_other)
         && used != expected

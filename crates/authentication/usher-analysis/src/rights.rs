@@ -17,11 +17,11 @@ use crate::sets::{SetId, Universe};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Known {
-    /// Both sides.
+    /// The policies of both sides.
     Both,
-    /// Only the client; the server's policy is not known here.
+    /// The client's policy only; the server's is not known here.
     ClientOnly,
-    /// Only the server; the client's policy is not known here.
+    /// The server's policy only; the client's is not known here.
     ServerOnly,
 }
 
@@ -76,8 +76,8 @@ impl Right<'_> {
         self.client == client || network.is_called(client, self.client, self.server)
     }
 
-    /// The same for the service's host: its own name or, if no host here has that, the client's
-    /// name for it.
+    /// Whether its service's host is asked for by this name: the host's own name or, if no host here has
+    /// that, the client's name for it.
     pub fn is_at(&self, network: &Network, server: &HostName) -> bool {
         self.server == server || network.is_called(server, self.server, self.client)
     }

@@ -36,7 +36,7 @@ pub struct Universe<'n> {
     samples: HashMap<SetId, Arc<Sample>>,
     /// Users who each form a class.
     set_apart: Vec<&'n UserName>,
-    /// By a service's address, the users whom no certificate makes users of it; computed once for
+    /// By a service's address, the users whom no certificate makes users of the service; computed once for
     /// each service.
     pub(crate) barred: HashMap<usize, SetId>,
 }
@@ -179,7 +179,7 @@ impl<'n> Universe<'n> {
         self.class_of.contains_key(user)
     }
 
-    /// The users in both.
+    /// The users in both sets.
     pub fn both(&mut self, left: SetId, right: SetId) -> SetId {
         self.make(Operation::Both, left, right)
     }
@@ -189,7 +189,7 @@ impl<'n> Universe<'n> {
         self.make(Operation::Without, left, right)
     }
 
-    /// The users in either.
+    /// The users in either set.
     pub fn either(&mut self, left: SetId, right: SetId) -> SetId {
         self.make(Operation::Either, left, right)
     }

@@ -58,7 +58,7 @@ fn programs(host: &HostPolicy) -> BTreeMap<&ProgramName, &Application> {
     programs.collect()
 }
 
-/// Whether both come to the same tables, whatever their names stand for.
+/// Whether both blocks come to the same tables, whatever their names stand for.
 fn say_the_same(one: &Application, other: &Application) -> bool {
     let rules = |block: &Application| {
         let mut block = block.clone();

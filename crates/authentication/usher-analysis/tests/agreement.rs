@@ -86,7 +86,7 @@ proptest! {
                         let by_name = by_name.is_some();
                         permitted += usize::from(by_name);
                     }
-                    // Without a port: at whichever it is.
+                    // A question without a port is about the port at which the service is, whichever that is.
                     let any = network.decide(&question(None)).expect("one is known");
                     let best = answers.iter().map(|(_, expected, _)| *expected);
                     let best = best.min_by_key(|verdict| *verdict as u8);

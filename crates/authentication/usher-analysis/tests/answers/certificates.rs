@@ -63,7 +63,7 @@ fn users_who_need_a_certificate_are_listed_with_the_principal() {
     let alone = with_lines(mailhost.clone().collect());
     assert_eq!(decided(&alone, "bob"), needed("ops"));
     assert_eq!(decided(&alone, "carol"), refused(1));
-    // No key either.
+    // dave has no key, either.
     assert_eq!(decided(&alone, "dave"), refused(2));
     let alone = Network::new(mailhost).expect("one host");
     for user in ["bob", "dave"] {
@@ -148,7 +148,7 @@ fn a_difference_tells_who_gains_and_who_loses_by_a_certificate() {
         (names(&back[0].gain), told(&back[0]).len()),
         (vec!["bob"], 0)
     );
-    // Only users with a certificate are served in another way.
+    // Only users with a certificate are served in another way than before.
     let none = ("mailhost", "member alice; ", "");
     let later = ("mailhost", "style user;", "style user; session 1h;");
     let (before, after) = (

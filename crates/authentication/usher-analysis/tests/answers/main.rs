@@ -118,7 +118,7 @@ fn a_difference_tells_whose_traffic_is_treated_otherwise() {
     };
     let trusted = "network 10.0.0.0/8 trusted; network 0.0.0.0/0 protected P;";
     let before = network(&block("ssh, scp", trusted));
-    // The same in other words, for one program more.
+    // A policy that says the same in other words, for one program more.
     let halves = "network 10.0.0.0/9 trusted; network 10.128.0.0/9 trusted; network 10.0.0.0/8 trusted; \
                   network 0.0.0.0/0 protected P;";
     let after = network(&block("ssh, scp, sftp", halves));
@@ -205,7 +205,7 @@ fn a_difference_names_gains_losses_and_changes() {
         (session(before), session(after)),
         (Some(28_800), Some(3600))
     );
-    // Another way to write the same.
+    // A policy that says the same in other words.
     let otherwise = [
         ("laptop", "users mail", "users post"),
         ("laptop", "client mail", "client c"),
@@ -243,7 +243,7 @@ fn hosts_with_other_keys_for_a_host_that_replaces_its_key_are_reported() {
         );
         [("host mailhost: key".to_owned(), matter)]
     };
-    // They know each other all the same.
+    // The hosts know each other all the same.
     assert_eq!(here(&former), told(2));
     assert_eq!(here(&next), told(3));
     // The twin: a third key is another host's.
@@ -349,7 +349,7 @@ fn an_expectation_holds_fails_or_is_not_known_here() {
             (Holds, 0),
             // mailhost does not admit users from itself.
             (Fails, 1),
-            // From both hosts.
+            // The examples are from both hosts.
             (Fails, 2),
             (Fails, 2),
             (Holds, 0),

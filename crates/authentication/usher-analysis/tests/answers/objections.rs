@@ -261,7 +261,7 @@ fn hosts_without_a_common_algorithm_of_keys_are_refused() {
     let of_both = ["laptop", "mailhost"].map(|at| (at, laptop.as_str(), both.as_str()));
     let with = network(&[demand, request, only[0], only[1], of_both[0], of_both[1]]);
     assert_eq!(objections(&with, "alice"), []);
-    // Both have both, and mailhost knows only one of the laptop's.
+    // Both hosts have both keys, and mailhost knows only one of the laptop's.
     let two = format!("{mailhost}\", \"{of_mailhost}");
     let differing = network(&[
         demand,
@@ -278,7 +278,7 @@ fn hosts_without_a_common_algorithm_of_keys_are_refused() {
         "write the same `ike-key` statements for laptop and mailhost on both",
     );
     assert_eq!(found, [expected]);
-    // Another key than the one that the peer shows.
+    // A host's policy has another key for its peer than the peer shows.
     let other = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBFhn1HOK6HyEoewlqxRYv0VPIozENZmggnpSbUi6yYFBChWY7neURgy9AE40D0ebiBhJMJIfq1Eick3VP4ENqg4=";
     let wrong = network(&[
         demand,

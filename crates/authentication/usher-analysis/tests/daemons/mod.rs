@@ -98,8 +98,8 @@ fn negotiates(host: &HostPolicy, kind: Kind) -> bool {
 }
 
 /// As the protector: the algorithm by which a host has its IKE daemon negotiate with another, which its
-/// policy has as `block`. Without a key of its own it has no configuration, and a host without one is no
-/// peer.
+/// policy has as `block`. A host without a key of its own has no configuration, and a block without a key is
+/// no peer.
 fn algorithm(host: &HostPolicy, block: &Host) -> Option<IkeAlgorithm> {
     let has = |host: &Host, wanted: IkeAlgorithm| {
         let mut keys = host.ike_keys.iter();
@@ -114,8 +114,8 @@ fn has_peer(host: &HostPolicy, block: &Host) -> bool {
     algorithm(host, block).is_some()
 }
 
-/// As the IKE daemon of a host: whether it takes another for the one that its policy has as `block`.
-/// It compares the name and the key, of its algorithm only. Of two keys of its own the other may use either.
+/// As the IKE daemon of a host: whether it takes another for the one that its policy has as `block`. The
+/// daemon compares the name and the keys of its algorithm. Of two such keys, the other host may use either.
 fn authenticates(
     (host, block): (&HostPolicy, &Host),
     (other, of_host): (&HostPolicy, &Host),

@@ -213,10 +213,10 @@ fn policy_text(viewer: usize, choices: &Choices) -> String {
     }
     for (number, members) in choices.members.iter().enumerate() {
         let members = chosen(*members, &USERS).join(", ");
-        // Those of the last set come by a group of the system.
+        // The users of the last set come by a group of the system.
         let member = match number {
             2 => format!("group {};", group(choices.members[2])),
-            // Every second one is a guest whose time is over.
+            // Every second user is a guest whose time is over.
             1 => chosen(choices.members[1], &USERS)
                 .iter()
                 .enumerate()
@@ -282,7 +282,7 @@ fn policy_text(viewer: usize, choices: &Choices) -> String {
     text
 }
 
-/// Mostly none.
+/// The statement `protection` for a choice; for most choices none.
 fn protection(choice: u8) -> &'static str {
     match choice {
         0 => "protection encryption;",
@@ -312,7 +312,7 @@ fn group(mask: u8) -> String {
     format!("g{mask}")
 }
 
-/// The group of a host's policy, as the system has it.
+/// The accounts of the system's group that a host's policy names.
 pub fn groups(choices: &Choices) -> Groups {
     let mask = choices.members[2];
     let accounts = chosen(mask, &USERS).into_iter().chain(["root"]);
