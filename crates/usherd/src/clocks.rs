@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 use usher_base::HostName;
 use usher_proto::refusal::Refusal;
 
-/// How long a refusal is reported, in seconds. Without a further request nothing shows that the clocks have
-/// been corrected.
+/// How long a refusal is reported, in seconds. Only another request can show that the clocks have been
+/// corrected.
 const TOLD: u64 = 3600;
 
-/// The last observation of each host's clock. Only a host of the policy has an entry, and only its own
-/// requests make it.
+/// The last observation of each host's clock. Only hosts of the policy have an entry, made by their own
+/// requests.
 #[derive(Debug, Default)]
 pub struct Clocks(Mutex<BTreeMap<HostName, Apart>>);
 
@@ -25,8 +25,9 @@ struct Apart {
 }
 
 impl Clocks {
-    /// Notes whether a session was refused because of the clocks. If it was not, the clocks agree,
-    /// unless it was refused before they were checked.
+    /// Notes the outcome of a host's request for a session. A refusal because of the clocks enters the host,
+    /// and an opened session removes it. Any other refusal says nothing about the clocks, and changes
+    /// nothing.
     pub fn note(
         &self,
         host: &HostName,

@@ -1,9 +1,9 @@
 //! The host's private key and its handle.
 //!
-//! The process that talks to the network does TLS but must not hold the key. The keeper (server
-//! side) and the signer (client side) hold it; the verifier and the courier ask them over a local
-//! socket to sign a handshake. They sign only the message of a TLS 1.3 CertificateVerify of the
-//! right side (RFC 8446, section 4.4.3), so the handle has no other use.
+//! The process that talks to the network does TLS but must not hold the key. The keeper (server side) and the
+//! signer (client side) hold it; the verifier and the courier ask them over a local socket to sign a
+//! handshake. The holders sign only the message of a TLS 1.3 CertificateVerify of the right side (RFC 8446,
+//! section 4.4.3), so the handle has no other use.
 
 use std::fmt::Display;
 use std::io;
@@ -103,7 +103,8 @@ pub struct HostKeyHandle {
 }
 
 impl HostKeyHandle {
-    /// A handle that asks at `path`; connects at first use, and again after a restart of the other side.
+    /// A handle that asks the key's holder at `path`. It connects at first use, and again after the holder
+    /// has restarted.
     #[must_use]
     pub fn new(path: &'static str) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Files of JSON in which daemons keep what outlives them.
+//! JSON files in which daemons keep state across restarts.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -8,10 +8,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use usher_daemon::files::write_atomically;
 
-/// Reads a file; the default if there is none.
+/// Reads a file, or returns the default if there is none.
 ///
 /// # Errors
-/// The system's error; when the file has more than `limit` bytes, or not what [`save`] writes.
+/// The system's error; also for a file of more than `limit` bytes, or that is no JSON of a `T`.
 pub fn load_kept<T: DeserializeOwned + Default>(
     path: impl AsRef<Path>,
     limit: u64,

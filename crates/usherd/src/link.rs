@@ -17,7 +17,7 @@ use usher_proto::refusal::Refusal;
 /// [`Refusal::Overloaded`].
 const QUEUE: usize = 4096;
 
-/// How a connection to another daemon ended, for the log.
+/// Says how a connection to another daemon ended, for the log.
 pub fn how(ended: &io::Result<()>) -> String {
     match ended {
         Ok(()) => "it closed the connection".to_owned(),
@@ -25,7 +25,7 @@ pub fn how(ended: &io::Result<()>) -> String {
     }
 }
 
-/// The requests that wait for their verdict: a `T`, or a refusal. Each has a subject of type `S`.
+/// A connection's requests that wait for their verdict: a `T`, or a refusal. Each has a subject of type `S`.
 pub struct Link<T, S = ()> {
     /// The refusal of a request while the other side is away.
     absent: Refusal,
@@ -68,7 +68,7 @@ impl<T> Link<T> {
 }
 
 impl<T, S> Link<T, S> {
-    /// A link that is not connected yet, and of which `limit` requests may wait.
+    /// A link that is not connected yet, and on which at most `limit` requests may wait.
     pub fn with_limit(absent: Refusal, limit: usize) -> Self {
         Self {
             absent,
@@ -84,8 +84,8 @@ impl<T, S> Link<T, S> {
     /// Sends a request about a subject, in the order of the calls.
     ///
     /// # Errors
-    /// The link's own refusal while the other side is away, [`Refusal::Overloaded`] when it does not
-    /// keep up.
+    /// The link's own refusal while the other side is away; [`Refusal::Overloaded`] while it does not keep
+    /// up.
     pub fn send_about(
         &self,
         subject: S,
@@ -115,7 +115,7 @@ impl<T, S> Link<T, S> {
     /// Delivers a verdict to its waiting caller.
     pub fn settle(&self, request: u64, verdict: Result<T, Refusal>) {
         if let Some((_, waiting)) = self.state.lock().pending.remove(&request) {
-            // A channel that has closed meanwhile needs no verdict.
+            // A caller that no longer waits needs no verdict.
             let _ = waiting.send(verdict);
         }
     }
@@ -132,7 +132,7 @@ impl<T, S> Link<T, S> {
             .is_some_and(|(about, _)| about == subject)
             && let Some((_, waiting)) = state.pending.remove(&request)
         {
-            // A channel that has closed meanwhile needs no verdict.
+            // A caller that no longer waits needs no verdict.
             let _ = waiting.send(verdict);
         }
     }
@@ -154,8 +154,8 @@ impl<T, S> Link<T, S> {
         self.state.lock().outgoing.is_some()
     }
 
-    /// Sends the requests over a connection, and passes each of its packets, of at most `limit` bytes, to
-    /// `heard`. An error of `heard` ends the connection.
+    /// Sends the requests over a connection, and passes each packet that arrives, of at most `limit` bytes,
+    /// to `heard`. An error of `heard` ends the connection.
     ///
     /// # Errors
     /// When the connection ends without the other side's closing it.
@@ -172,7 +172,7 @@ impl<T, S> Link<T, S> {
         end
     }
 
-    /// Refuses the waiting requests, and further ones until it is connected again.
+    /// Refuses the waiting requests, and further ones until the link is connected again.
     pub fn disconnect(&self) {
         let mut state = self.state.lock();
         state.outgoing = None;
@@ -203,8 +203,8 @@ impl<T, S> Link<T, S> {
     }
 }
 
-/// Sends another daemon the packets of `outgoing`, and passes each of its packets, of at most `limit`
-/// bytes, to `heard`, until one direction fails: then the other side has gone.
+/// Sends another daemon the packets of `outgoing`, and passes each packet from that daemon, of at most
+/// `limit` bytes, to `heard`, until one direction fails: then the daemon has gone.
 ///
 /// # Errors
 /// When the connection ends without the other side's closing it.
@@ -223,7 +223,7 @@ pub async fn exchange(
 /// Sends another daemon the packets of `outgoing`.
 ///
 /// # Errors
-/// As sendmsg(2): it has gone.
+/// As sendmsg(2), when the other daemon has gone.
 pub async fn write_link(
     connection: &AsyncPacketSocket,
     mut outgoing: mpsc::Receiver<impl AsRef<[u8]>>,
@@ -252,7 +252,7 @@ async fn read_link(
 pub mod tests {
     use super::*;
 
-    /// Connects another side that takes so many packets, and returns those that it gets.
+    /// Connects a stand-in for the other side, whose queue takes `limit` packets, and returns the queue.
     pub fn connect<T, S>(link: &Link<T, S>, limit: usize) -> mpsc::Receiver<Vec<u8>> {
         let (sender, outgoing) = mpsc::channel(limit);
         link.state.lock().outgoing = Some(sender);

@@ -95,7 +95,7 @@ impl LocalCallers {
 /// A connected process.
 pub struct LocalCaller {
     held: Option<OpenCaller>,
-    /// Its credentials when it connected.
+    /// The process's credentials when it connected.
     pub peer: Peer,
     /// The process that sent the last packet, if the listener reports senders.
     pub sender: Option<i32>,
@@ -117,7 +117,7 @@ impl LocalCaller {
             .unwrap_or_else(|| unreachable!("taken when dropped only"))
     }
 
-    /// Logs its refusal.
+    /// Logs that this process was refused.
     pub fn log_refusal(&self, refusal: Refusal) {
         let Peer { uid, pid } = self.peer;
         tracing::info!(
@@ -134,8 +134,8 @@ impl LocalCaller {
         &self.held().descriptors
     }
 
-    /// Receives a packet of at most `limit` bytes; empty: the process has closed. Its descriptors stay
-    /// open until the connection ends.
+    /// Receives a packet of at most `limit` bytes. An empty one means that the process has closed the
+    /// connection. Received descriptors stay open until the connection ends.
     ///
     /// # Errors
     /// As recvmsg(2); `InvalidData` for a packet beyond its limits.
@@ -155,8 +155,8 @@ impl LocalCaller {
         }
     }
 
-    /// Sends a packet with descriptors. Ignores a process that does not wait for it, or does not read
-    /// it soon.
+    /// Sends a packet with descriptors. Ignores a process that has gone, or does not read the packet within
+    /// [`ANSWER`].
     pub async fn send(&self, packet: &[u8], descriptors: &[std::os::fd::BorrowedFd<'_>]) {
         let sent = self.held().socket.send_with(packet, descriptors);
         match tokio::time::timeout(ANSWER, sent).await {

@@ -127,14 +127,14 @@ enum Role {
 }
 
 impl Role {
-    /// The owners of the kernel objects that it touches (bpf/guard).
+    /// The owners of the kernel objects that this role touches (bpf/guard).
     fn owns(&self) -> &'static [Owner] {
         match self {
             Self::Keeper { .. } => &[Owner::Keeper],
             Self::Signer { .. } => &[Owner::Signer],
             Self::Protector { .. } => &[Owner::Protector],
             Self::Labeller => &[Owner::Labeller],
-            // It removes what they have left.
+            // It removes the objects that these have left.
             Self::Release { .. } => &[
                 Owner::Keeper,
                 Owner::Signer,

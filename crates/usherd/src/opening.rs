@@ -9,19 +9,20 @@ use usher_proto::opening::Opening;
 use usher_proto::refusal::Refusal;
 use usher_proto::statement::Expectation;
 
-/// The greatest age of an authenticator on arrival, in seconds. It travels on an open channel, so
-/// this allows for clocks and not for distance.
+/// The greatest age of an authenticator on arrival, in seconds. An authenticator travels on an open channel,
+/// so this allows for differing clocks, not for distance.
 pub const MAXIMUM_AGE: u64 = 60;
 /// How far the client's clock may be ahead, in seconds.
 pub const MAXIMUM_SKEW: u64 = 30;
 /// The longest session that a client may request, in seconds; a service's `session` shortens it.
 pub const MAXIMUM_LIFETIME: u64 = 7 * 24 * 3600;
 
-/// The asking host, and the present time.
+/// The host that asks for a session, and the present time.
 pub struct Claim<'a> {
     /// The host at the other end of the channel.
     pub host: &'a HostName,
-    /// Its key: the one of the channel, or, to the keeper, which does not know that, all that it may have.
+    /// Its keys: for the verifier, the channel's key; for the keeper, which does not know that, all keys of
+    /// the host.
     pub host_keys: &'a [HostPublicKey],
     /// This host's key.
     pub own_key: &'a HostPublicKey,
@@ -30,15 +31,15 @@ pub struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// The values that a statement must have that is for the host with the key `server`. It is for this host
-    /// if that is any key of this host's own block: while the key is replaced, the client may have signed for
-    /// the other one.
+    /// The values that a statement must have. `server` is the host key for which it is signed, which must be
+    /// one of the keys in this host's block: while the key is replaced, the client may have signed for the
+    /// other one.
     pub fn expectation<'a>(
         &'a self,
         policy: &'a Policy,
         server: &HostPublicKey,
     ) -> Expectation<'a> {
-        // Usually it is this one, and no block has to be looked for.
+        // Usually the statement is for `own_key`, and no block has to be searched for.
         let is_other = server != self.own_key;
         let own = is_other.then(|| policy.host_by_key(self.own_key)).flatten();
         Expectation {

@@ -6,7 +6,7 @@ use usher_bpf::{Counted, Objects, or_zeros};
 use usher_kernel::ports::{Ports, Reserved};
 use usher_policy::Policy;
 
-/// The reserved ports; none if the kernel refuses the programs.
+/// The reserved ports. No port is reserved if the kernel refuses the programs.
 #[derive(Default)]
 pub struct ReservedPorts {
     ports: Option<Ports>,
@@ -14,8 +14,8 @@ pub struct ReservedPorts {
 }
 
 impl ReservedPorts {
-    /// No reservations yet. They will hold for processes in a control group and below. If the kernel refuses,
-    /// the log explains the consequences.
+    /// Loads the programs, without reservations yet. Reservations hold for processes in a control group and
+    /// below. If the kernel refuses the programs, the log explains the consequences (`otherwise`).
     pub fn open(cgroup: &Path, otherwise: &str) -> Self {
         let ports = Ports::open(cgroup);
         if let Err(error) = &ports {
@@ -27,7 +27,8 @@ impl ReservedPorts {
         }
     }
 
-    /// Reserves these ports and no others. Returns true on success, or if this kernel reserves none.
+    /// Reserves these ports and no others. Returns true on success, and if the kernel has refused the
+    /// programs.
     pub fn reserve(&self, reserved: impl IntoIterator<Item = Reserved>) -> bool {
         if let Some(ports) = &self.ports
             && let Err(error) = ports.apply(reserved)
@@ -38,7 +39,7 @@ impl ReservedPorts {
         true
     }
 
-    /// The kernel's objects that reserve them, for the guard.
+    /// The kernel objects that reserve the ports, for the guard.
     pub fn objects(&self) -> Objects {
         let objects = self.ports.as_ref().map(Ports::objects);
         objects.cloned().unwrap_or_default()
@@ -56,7 +57,7 @@ impl ReservedPorts {
 }
 
 fn misplaced(cgroup: &Path) -> Option<String> {
-    // Every group of cgroup v2 has it, and no other folder.
+    // Every group of cgroup v2 has this file, and no other folder has it.
     let is_group = cgroup.join("cgroup.controllers").is_file();
     (!is_group).then(|| {
         format!(

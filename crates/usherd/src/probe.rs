@@ -1,4 +1,4 @@
-//! `usherd probe`: tries what this kernel can do, for `usher doctor`, which loads no programs itself.
+//! `usherd probe`: tests which features this kernel has, for `usher doctor`, which loads no programs itself.
 
 use std::io::Write;
 
@@ -51,7 +51,7 @@ static MODULES: &[Probe] = &[Probe::new(
     },
 )];
 
-/// Tries the features of these names, or everything if none is given, and prints the results as JSON.
+/// Tests the features of these names, or all features if no name is given, and prints the results as JSON.
 pub fn run(names: &[String]) -> std::io::Result<()> {
     let chosen = probe::ALL
         .iter()

@@ -65,13 +65,13 @@ pub enum StartError {
     /// The log cannot be continued.
     #[error(transparent)]
     Log(#[from] usher_log::LogError),
-    /// The kernel's IPsec.
+    /// An error of the kernel's IPsec.
     #[error(transparent)]
     Ipsec(#[from] usher_ipsec::IpsecError),
     /// Protection, or modules of mandatory access control, cannot be put in force.
     #[error(transparent)]
     InForce(Box<dyn std::error::Error + Send + Sync>),
-    /// TLS settings.
+    /// TLS cannot be set up.
     #[error("cannot set up TLS: {0}")]
     Tls(#[from] rustls::Error),
 }
@@ -129,8 +129,8 @@ fn account(name: &'static str) -> Result<Account, StartError> {
     })
 }
 
-/// The uid that may read the numbers of a role: the exporter's. None if that account cannot be found, which
-/// keeps no daemon from its work.
+/// The uid that may read the numbers of a role: the exporter's. `None` for the exporter itself, and if its
+/// account cannot be found, which keeps no daemon from its work.
 fn watcher(role: &Role) -> Option<u32> {
     let exporter = roles::Exporter::ROLE;
     if role.name == exporter.name {
@@ -162,7 +162,7 @@ pub fn runtime() -> Result<Runtime, StartError> {
     build(Builder::new_current_thread().enable_all())
 }
 
-/// The same, for a daemon that has a configuration in force: when its thread wakes after a stall, it takes
+/// The runtime of a daemon that has a configuration in force: when its thread wakes after a stall, it takes
 /// the stored configuration before it runs a task.
 pub fn runtime_following(following: &Arc<Following>) -> Result<Runtime, StartError> {
     let mut builder = Builder::new_current_thread();
@@ -191,8 +191,8 @@ pub struct Start<R> {
 }
 
 impl<R: HasRole> Start<R> {
-    /// Looks up the role's account, and makes the folder of its sockets. Root owns the folder, so the
-    /// role cannot replace them.
+    /// Looks up the role's account, and makes the folder of its sockets. Root owns the folder, so the role
+    /// cannot replace the sockets.
     ///
     /// # Errors
     /// When root has not started the process, the account is missing, or the folder cannot be made.
@@ -218,7 +218,7 @@ impl<R: HasRole> Start<R> {
     /// Binds the control socket. Fails for a second daemon of the role.
     ///
     /// # Errors
-    /// When it cannot be made, or another daemon of the role runs.
+    /// When the socket cannot be made, or another daemon of the role runs.
     pub fn control(&self) -> Result<ControlSocket<R>, StartError> {
         ControlSocket::bind(watcher(R::ROLE)).attempt("cannot make the control socket")
     }
@@ -248,7 +248,7 @@ impl<R: HasRole> Start<R> {
     }
 }
 
-/// A daemon that reports only that it runs.
+/// The status of a daemon that reports only that it runs.
 impl<R: HasRole> Answers<Status> for Start<R> {
     async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
         Ok(StatusView::new::<R>(0, [], Vec::new()))
@@ -277,8 +277,8 @@ pub fn require_root(role: &'static str) -> Result<(), StartError> {
     }
 }
 
-/// Notifies the service manager that the daemon is ready (`sd_notify(3)`); does nothing without one. From now
-/// on the daemon's messages have fields, under the identifier of its unit.
+/// Notifies the service manager that the daemon is ready (`sd_notify(3)`); does nothing without a service
+/// manager. From now on the daemon's messages have fields, under the identifier of its unit.
 pub fn ready(identifier: &'static str) {
     usher_daemon::messages::have_fields(identifier);
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {

@@ -116,7 +116,7 @@ struct Office {
     /// Unsent reports, and the time of the oldest.
     reports: Vec<u8>,
     waiting_since: Option<Instant>,
-    /// The time of the next check without an event; none: no check.
+    /// The time of the next check without an event; `None`: no check.
     due: Option<Instant>,
     closed: bool,
     /// Whether the starter ends after all its descendants.
@@ -154,7 +154,7 @@ impl Office {
         let mut events = Vec::with_capacity(64);
         while !self.closed || self.session && has_children()? {
             events.clear();
-            // Until the next check; none: no limit.
+            // The time until the next check; `None`: no limit.
             let left = |due: Instant| due.saturating_duration_since(Instant::now()).try_into();
             let patience = self.due.map(left).transpose().map_err(io::Error::other)?;
             let buffer = rustix::buffer::spare_capacity(&mut events);
@@ -176,7 +176,7 @@ impl Office {
             KEEPER => self.listen(),
             ENDS => self.reap(),
             BELL => {
-                // Reading only clears it.
+                // Reading only clears the bell.
                 match rustix::io::read(self.starter.bell(), &mut [0; 8]) {
                     Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
                     Err(error) => return Err(error.into()),
@@ -190,7 +190,8 @@ impl Office {
                 busy.into_iter().try_for_each(|number| self.serve(number))
             }
             number => {
-                // The connections that its children saw waiting were there before.
+                // Look at the order's children first: the connections that they saw waiting came before this
+                // event.
                 self.look_at(number)?;
                 if let Some(order) = self.orders.get_mut(&number) {
                     let flags = event.flags;
@@ -209,7 +210,7 @@ impl Office {
     /// Reads the keeper's requests.
     fn listen(&mut self) -> io::Result<()> {
         loop {
-            // Usually there is none, so no buffer is allocated for it.
+            // Usually there is no request, so no buffer is allocated before its length is known.
             let length = match rustix::net::recv(self.keeper.as_fd(), &mut [0], GLANCE) {
                 Ok((_, length)) => length.min(MAX_REQUEST),
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
@@ -232,7 +233,8 @@ impl Office {
                 Request::Order(order) => {
                     let number = order.number;
                     if !is_complete {
-                        // Its queue was closed meanwhile: only the owner receives a closed listener.
+                        // The user's queue was closed meanwhile: only the owner can receive a closed
+                        // listener.
                         self.report(number, 0, Event::Over);
                         continue;
                     }
@@ -358,7 +360,7 @@ impl Office {
                 true
             }
             Progress::Failed(stage, errno) => {
-                // Otherwise another process has taken the connection.
+                // A child that found no connection is no failure: another process has taken it.
                 if !StandingOrder::found_nothing(stage, errno) {
                     order.end(Event::Failed(stage, errno));
                 }
@@ -457,7 +459,7 @@ impl Office {
         for packet in self.reports.chunks(REPORTS * REPORT_SIZE) {
             if let Err(error) = self.keeper.send(packet, &[]) {
                 tracing::debug!(%error, "reporting to the keeper");
-                // It is busy, or it has ended and needs no report.
+                // The keeper is busy, or it has ended and needs no report.
                 if error.kind() != io::ErrorKind::WouldBlock {
                     sent = self.reports.len();
                 }

@@ -50,7 +50,7 @@ pub fn server_config(
     Ok(config)
 }
 
-/// The settings of the client side for one server, of which it accepts these keys only.
+/// The settings of the client side for one server, which must have one of these keys.
 pub fn client_config(
     public_key: &HostPublicKey,
     signing_key: Arc<dyn SigningKey>,
@@ -81,7 +81,7 @@ pub fn peer_key(certificates: Option<&[CertificateDer<'_>]>) -> Option<HostPubli
     HostPublicKey::from_spki_der(key.as_ref()).ok()
 }
 
-/// A failed handshake, for people: most fail because a policy lacks a key.
+/// Explains a failed handshake to people. Most fail because a policy lacks a key.
 #[must_use]
 pub fn explained(error: &io::Error) -> String {
     let cause = error

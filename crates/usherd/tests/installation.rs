@@ -26,7 +26,7 @@ fn make(target: &str, folder: &Path) {
         fs::copy("/bin/true", built.join(name)).unwrap();
     }
     let mut make = Command::new("make");
-    // Not the jobs of the make that runs the tests.
+    // Do not use the job server of the make that runs the tests.
     make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
     make.arg("-C")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Resource, Rlimit};
 use usher_daemon::packet::PacketSocket;
 use usher_kernel::worker::{Command, Entry, Event, MAX_REQUEST, Order, Report, Request};
 
-/// For a worker that no starter makes: root's.
+/// An order for a worker of root, which no starter makes.
 fn order(number: u64) -> Vec<u8> {
     let command = Command {
         program: "/bin/true".into(),
@@ -74,7 +74,7 @@ fn an_order_whose_descriptors_are_withheld_is_over() {
         let report = Report::decode(&answer.bytes).unwrap();
         (report.number, report.event)
     };
-    // It is ready.
+    // The starter is ready.
     assert_eq!(ask(&Request::Ping.encode()), (0, Event::Pong));
     let pid = Pid::from_child(&starter);
     let limit = |current: Option<u64>| {
@@ -88,7 +88,7 @@ fn an_order_whose_descriptors_are_withheld_is_over() {
         let descriptor = format!("/proc/{}/fd/{number}", starter.id());
         fs::symlink_metadata(descriptor).is_ok()
     };
-    // It gets no further descriptor.
+    // The starter can receive no further descriptor.
     limit((0..).find(|number| !is_open(number)));
     assert_eq!(ask(&order(1)), (1, Event::Over));
     limit(rustix::process::getrlimit(Resource::Nofile).current);

@@ -118,7 +118,8 @@ fn every_daemon_with_a_control_socket_has_a_watchdog() {
             );
         }
     }
-    // If it ended, all users' processes would end, and it does nothing that could hang.
+    // The workers' unit has no watchdog: it does nothing that could hang, and its end would end all users'
+    // processes.
     let workers = unit_of(roles::Workers::ROLE).unwrap();
     assert_eq!(value(&workers, "WatchdogSec="), None);
 }

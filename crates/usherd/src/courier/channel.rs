@@ -38,7 +38,7 @@ const SILENCE: Duration = Duration::from_secs(40);
 
 /// An encoded client frame.
 pub struct Outgoing {
-    /// When it came from the signer.
+    /// When the frame came from the signer.
     pub since: Instant,
     /// Its bytes.
     pub frame: Vec<u8>,
@@ -49,7 +49,7 @@ pub struct Outgoing {
 pub struct Destination {
     /// The accepted keys: two while the host replaces its key.
     pub keys: Vec<HostPublicKey>,
-    /// Addresses and ports of its verifier.
+    /// Addresses and ports of the host's verifier.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -127,7 +127,8 @@ impl Channel {
         }
     }
 
-    /// Tells the signer which address answers, and by which key. If that fails, the signer has gone.
+    /// Tells the signer which address answers, and which key the host has proven. If sending fails, the
+    /// signer has gone.
     async fn report_open(&self, address: SocketAddr, key: HostPublicKey) {
         let channel = self.host.clone();
         let reply = RelayReply::ChannelOpen {

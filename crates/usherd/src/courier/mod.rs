@@ -29,15 +29,15 @@ use crate::host_key::HostKeyHandle;
 use crate::start::{self, Start, StartError};
 use channel::{Channel, Destination, Outgoing, UNACKNOWLEDGED};
 
-/// Limit of frames that wait for one channel. The signer never has more: at most 8,192 requests await an
-/// answer of this host, 1,024 for one user, and each may be followed by a closing without an answer. An
+/// Limit of frames that wait for one channel. The signer never has more: at most 8,192 requests (1,024 for
+/// one user) await an answer of one host, and each may be followed by one closing, which gets no answer. An
 /// announcing frame has 81 bytes, so a full queue takes about 2.5 MB. A frame that opens a session may have 8
 /// KiB, but only one is under way for a user and a service.
 const QUEUE: usize = 16_384;
 /// How long a frame may wait for its channel. Then it is dropped, because its caller will have given up
 /// before the announcement is used.
 const WAITS: Duration = Duration::from_secs(5);
-/// The time within which a frame of the signer reaches its host, or never.
+/// A frame of the signer reaches its host within this time, or never does.
 pub const DELIVERY: Duration = Duration::from_secs(WAITS.as_secs() + UNACKNOWLEDGED.as_secs());
 
 /// Runs the courier until the process ends.
@@ -88,8 +88,8 @@ struct Courier {
     channels: HashMap<HostName, OpenChannel>,
 }
 
-/// A channel, and the way to it. Dropping it ends the channel, without a report: when another one replaces
-/// it, and when the signer goes. Frames that wait there are not sent.
+/// A channel, and the queue of its frames. A channel that is replaced, or whose signer has gone, is dropped:
+/// that ends the channel without a report to the signer, and without sending the waiting frames.
 struct OpenChannel {
     destination: Destination,
     /// The key that the host has proven to hold, once it has.
@@ -99,7 +99,8 @@ struct OpenChannel {
 }
 
 impl OpenChannel {
-    /// Whether it leads there. A channel that is open leads to every destination that has its key.
+    /// Whether this channel serves a destination: one with the same addresses, and with the key that the host
+    /// has proven. Before the host has proven a key, all keys must be the same.
     fn leads_to(&self, destination: &Destination) -> bool {
         let is_key = match self.key.get() {
             Some(key) => destination.keys.contains(key),
@@ -164,7 +165,8 @@ impl Courier {
             .is_some_and(|present| present.leads_to(&destination) && !present.frames.is_closed());
         if !usable {
             self.channels.remove(host);
-            // Only when the limit demands it: a broken channel may still be about to report its end.
+            // Remove broken channels only at the limit: one may be about to report its end, and removal would
+            // abort the report.
             if self.channels.len() >= MAX_CHANNELS {
                 self.channels
                     .retain(|_, present| !present.frames.is_closed());
@@ -274,11 +276,11 @@ mod tests {
     // Threat model: A53
     #[tokio::test]
     async fn the_signers_requests_find_room_while_a_channel_opens() {
-        // Its kernel takes the connection, and no one shakes hands.
+        // The listener's kernel takes the connection, and no one answers the TLS handshake.
         let slow = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let slow = at(slow.local_addr().unwrap());
         let (mut courier, _signer) = courier();
-        // As many as the signer has of one host, and their closings.
+        // As many requests as the signer has for one host, and a closing for each.
         for _ in 0..2 * 8_192 {
             let forwarded = courier.forward(&host("slow"), slow.clone(), vec![0; 81]);
             assert!(forwarded.is_ok(), "{forwarded:?}");
@@ -304,7 +306,7 @@ mod tests {
             .unwrap();
         let waiting = &courier.channels[&host("slow")].frames;
         assert_eq!(waiting.max_capacity() - waiting.capacity(), 1);
-        // The first connection is that channel's: the former one had not connected, and never does.
+        // The new channel makes the only connection: the former one was aborted before it had connected.
         let (mut only, _) = slow.accept().await.unwrap();
         drop(courier);
         only.read_to_end(&mut Vec::new()).await.unwrap();
@@ -320,7 +322,7 @@ mod tests {
             TcpListener::bind("127.0.0.1:0").await.unwrap(),
             TcpListener::bind("127.0.0.1:0").await.unwrap(),
         ];
-        // Refuses connections: it does not listen.
+        // A bound socket that does not listen refuses connections.
         let closed = tokio::net::TcpSocket::new_v4().unwrap();
         closed.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let (mut courier, signer) = courier();
@@ -362,11 +364,11 @@ mod tests {
         let first = number(&[former], Some(former));
         assert_eq!(number(&[former, next], None), first);
         assert_eq!(number(&[next, former], None), first);
-        // The key of the channel is the host's no longer.
+        // The host no longer has the channel's key.
         let second = number(&[next], Some(next));
         assert_ne!(second, first);
         assert_eq!(number(&[next, other], None), second);
-        // One that has proven no key yet is asked for any of these.
+        // A channel on which no key is proven yet stays only while the accepted keys are the same.
         let third = number(&[other], None);
         assert_eq!(number(&[other], None), third);
         assert_ne!(number(&[other, former], None), third);

@@ -10,7 +10,8 @@ use usher_daemon::control::NumbersView;
 use usher_daemon::role::{HasRole, Role};
 use usher_local::roles::{self, ROLES};
 
-/// How long a daemon may take. They are asked together, so a scrape takes little longer.
+/// How long a daemon may take to answer. All daemons are asked at the same time, so a scrape takes little
+/// longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The largest answer, in bytes.
@@ -21,13 +22,13 @@ const LARGEST: u64 = 256 << 10;
 pub enum Answer {
     /// Its numbers.
     Numbers(NumbersView),
-    /// It takes no connection, or does not answer as it should.
+    /// The daemon takes no connection, or its answer is unreadable.
     Down,
-    /// It has not answered in time.
+    /// The daemon has not answered in time.
     Hangs,
 }
 
-/// Asks all daemons but the exporter, together.
+/// Asks all daemons but the exporter, at the same time.
 pub async fn ask_daemons() -> Vec<(&'static Role, Answer)> {
     let daemons = ROLES.iter().filter(|role| role.is_daemon());
     let others = daemons.filter(|role| role.name != roles::Exporter::ROLE.name);
@@ -45,7 +46,7 @@ pub async fn ask_daemons() -> Vec<(&'static Role, Answer)> {
 async fn ask(role: &'static Role) -> Answer {
     match timeout(PATIENCE, read(role.numbers_socket())).await {
         Ok(Ok(numbers)) => Answer::Numbers(numbers),
-        // Its queue is full: it has taken no connection for long.
+        // The socket's backlog is full: the daemon has accepted no connection for long.
         Ok(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => Answer::Hangs,
         Ok(Err(error)) => {
             tracing::debug!(role = role.name, %error, "cannot read the numbers");

@@ -11,7 +11,7 @@ use super::asking::Answer;
 /// Types of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows, from the start of the daemon or of what it keeps in the kernel.
+    /// Only grows, since the start of the daemon or of its programs in the kernel.
     Counter,
     /// Rises and falls.
     Gauge,
@@ -83,7 +83,7 @@ struct Place {
     daemon: &'static str,
     number: String,
     family: &'static Family,
-    /// Label and value besides the daemon's.
+    /// A label with its value, in addition to the label `daemon`.
     label: Option<(&'static str, String)>,
 }
 
@@ -135,7 +135,7 @@ impl<'p> Daemon<'p> {
         });
     }
 
-    /// Numbers that have the value of their label as a name.
+    /// Enters numbers whose names are also the values of their label.
     fn named(&mut self, family: &'static Family, label: &'static str, numbers: &[&str]) {
         for number in numbers {
             self.put(number, family, Some((label, number)));
@@ -303,7 +303,7 @@ pub fn collect(answers: &[(&'static Role, Answer)], own: &[(&'static str, u64)])
         let of_role = || places.iter().filter(|place| place.daemon == role.name);
         for place in of_role() {
             let value = view.numbers.get(&place.number).copied();
-            // Daemons leave out counters that are 0; the first refusal must be seen to rise from there.
+            // Daemons leave out counters that are 0. Show these as 0, so that the first refusal is a rise.
             let absent = (place.family.kind == Kind::Counter).then_some(0);
             if let Some(value) = value.or(absent) {
                 put(place.family, place.label.clone(), value);

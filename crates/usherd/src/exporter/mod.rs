@@ -1,5 +1,5 @@
-//! The exporter: answers a Prometheus with the numbers of the daemons of this host. On each request it asks
-//! the daemons at their numbers sockets, where they read nothing from it. So a subverted exporter changes
+//! The exporter: answers Prometheus servers with the numbers of this host's daemons. On each request it
+//! connects to the daemons' numbers sockets, on which the daemons only write. So a subverted exporter changes
 //! nothing, and knows no name of a user.
 //!
 //! Room: the listener, the numbers sockets. No key, no capability, no file.
@@ -23,7 +23,7 @@ use usher_local::roles;
 use crate::start::{self, Attempt, Start, StartError};
 use request::{Format, Mistake};
 
-/// The address at which it listens unless told otherwise: only processes of this host reach it.
+/// The default address of the listener, which only processes of this host reach.
 pub const LISTEN: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9639));
 
 /// The exporter's own counts, since its start.
@@ -49,7 +49,7 @@ impl Exporter {
         .map(|(name, number)| (name, number.load(Ordering::Relaxed)))
     }
 
-    /// The answer to a request, as HTTP has it.
+    /// The HTTP response to a request.
     async fn answer(&self, asked: Result<Format, Mistake>) -> String {
         match asked {
             Ok(format) => {

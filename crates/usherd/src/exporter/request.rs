@@ -1,6 +1,6 @@
-//! The head of an HTTP request, and that of its answer (RFC 9112). Of a request only the line and `Accept`
-//! matter, so half a page of code takes the place of a crate: nothing is decoded, no length is believed,
-//! a body is never read.
+//! Reads the head of an HTTP request, and writes the response (RFC 9112). Only the request line and `Accept`
+//! matter, so half a page of code replaces a crate: no escapes are decoded, no length is believed, no body is
+//! read.
 
 /// The largest head, in bytes.
 pub const LARGEST: usize = 8192;
@@ -36,12 +36,12 @@ pub enum Mistake {
     Malformed,
     /// Its method is not GET.
     OtherMethod,
-    /// It asks for something else.
+    /// Its path is not [`PATH`].
     OtherPath,
 }
 
 impl Mistake {
-    /// The status line's rest.
+    /// The code and the reason of the status line.
     pub const fn status(self) -> &'static str {
         match self {
             Self::TooLarge => "431 Request Header Fields Too Large",
@@ -64,7 +64,7 @@ impl Mistake {
     }
 }
 
-/// Whether the bytes have the end of a head.
+/// Whether the bytes contain the empty line that ends a head.
 pub fn is_whole(bytes: &[u8]) -> bool {
     bytes.windows(4).any(|four| four == b"\r\n\r\n")
 }
@@ -105,7 +105,7 @@ pub fn decode(bytes: &[u8]) -> Result<Format, Mistake> {
     })
 }
 
-/// A whole answer. The connection ends with it.
+/// A whole response. The connection is closed after it.
 pub fn response(status: &str, content_type: &str, body: &str) -> String {
     format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\n\

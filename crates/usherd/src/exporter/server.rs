@@ -1,4 +1,4 @@
-//! Connections: how many, how long. One request each.
+//! The exporter's connections: how many are open, and for how long. Each carries one request.
 
 use std::io;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub async fn serve(listener: std::net::TcpListener, exporter: Arc<Exporter>) -> 
         });
         let task = serving.abort_handle();
         open.push(Connection { task, has_asked });
-        // It reads what has arrived before others push it out.
+        // Let the new task read its request before later connections take its place.
         yield_now().await;
     }
 }
@@ -87,7 +87,7 @@ async fn exchange(
 ) -> io::Result<()> {
     let head = timeout(PATIENCE, read_head(&mut stream)).await??;
     has_asked.store(true, Ordering::Relaxed);
-    // The daemons have a limit of their own.
+    // Asking the daemons has a time limit of its own.
     let answer = exporter.answer(request::decode(&head)).await;
     timeout(PATIENCE, async {
         stream.write_all(answer.as_bytes()).await?;

@@ -1,13 +1,13 @@
-//! The two text formats: OpenMetrics 1.0.0, and that of Prometheus (0.0.4), which other tools read. Names and
-//! values of labels are Usher's own, so that a page of code takes the place of a crate; `promtool check
-//! metrics` and OpenMetrics parsers disagree about the names of counters, and the crates do not serve both.
+//! The two text formats: OpenMetrics 1.0.0, and that of Prometheus (0.0.4), which other tools read. A page of
+//! code replaces a crate: names and values of labels are Usher's own, and no crate serves both `promtool
+//! check metrics` and OpenMetrics parsers, which disagree about the names of counters.
 
 use std::fmt::Write;
 
 use super::families::{Kind, Sample};
 use super::request::Format;
 
-/// Encodes samples. Those of a family stand together.
+/// Encodes samples, which must be sorted by family.
 pub fn encode(format: Format, samples: &[Sample]) -> String {
     let mut text = String::new();
     let mut former = None;
@@ -51,7 +51,8 @@ fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
     let _ = writeln!(text, "{line}");
 }
 
-/// The value of a label. Versions and reasons need no escape; one that did would break the whole answer.
+/// Escapes the value of a label. Versions and reasons contain nothing to escape, but a value that did would
+/// break the whole answer.
 fn escaped(value: &str) -> String {
     let value = value.replace('\\', r"\\").replace('"', "\\\"");
     value.replace('\n', r"\n")

@@ -1,4 +1,4 @@
-//! Statements of the policy for modules from files, by what these declare.
+//! Reads the policy's statements for modules from files, as each module declares them.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,11 @@ use super::error::{MacError, StatementFault};
 use super::resolving::Resolver;
 
 impl Resolver<'_> {
-    /// The settings of a module from a file, by its block of the policy; none for a module without settings.
+    /// The settings that a block of the policy makes for a module from a file. `None`: the module has no
+    /// settings.
     ///
     /// # Errors
-    /// The first statement that the module does not take, or name that this host does not know.
+    /// The first statement that the module does not take, or the first name that this host does not know.
     pub(super) fn declared(
         &mut self,
         module: &Module,
@@ -80,7 +81,7 @@ impl Resolver<'_> {
         Ok(Some(Settings::Declared(settings)))
     }
 
-    /// The meaning of a value; none for a value of another kind.
+    /// The number that a value means; `None` for a value of another kind.
     fn value(
         &mut self,
         statement: &Statement,

@@ -43,15 +43,15 @@ pub enum StatementFault {
         keyword: String,
         /// The value.
         found: String,
-        /// What it takes.
+        /// The values that the statement takes.
         wanted: String,
     },
 }
 
-/// Something is not put in force.
+/// A reason that something is not put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum MacError {
-    /// The framework or the kernel.
+    /// An error of the framework or the kernel.
     #[error(transparent)]
     Framework(#[from] usher_mac::Error),
     /// The kernel runs no modules.
@@ -65,7 +65,7 @@ pub enum MacError {
         folder = paths::MODULE_DIRECTORY
     )]
     NoModule(String),
-    /// The file of a module.
+    /// The file of a module cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
     /// A file has the name of a built-in module.
@@ -79,12 +79,12 @@ pub enum MacError {
         /// The file.
         path: PathBuf,
     },
-    /// A block of the policy for a module that there is not.
+    /// A block of the policy names a module that cannot be found.
     #[error("{place}: {reason}")]
     NoModuleOf {
         /// The block.
         place: String,
-        /// The error that there is none.
+        /// The error about the module.
         reason: Box<MacError>,
     },
     /// A statement that its module does not take.
@@ -97,7 +97,8 @@ pub enum MacError {
         /// The reason.
         fault: StatementFault,
     },
-    /// Settings of a module in force whose statements are not known any more.
+    /// The policy changes the settings of a loaded module whose file has been replaced, so its statements are
+    /// unknown.
     #[error(
         "the settings of {name} stay as they are: {path} is not the file from which the module was loaded; \
          unload the module and load it again"
@@ -108,7 +109,7 @@ pub enum MacError {
         /// Its file.
         path: PathBuf,
     },
-    /// Files that are not listed.
+    /// Some files in the folder of modules are not listed.
     #[error(
         "{files} files of {folder} are not listed: their names are no names of modules, or there are \
          too many",
@@ -124,7 +125,7 @@ pub enum MacError {
          again; `usher mac load {0}` does"
     )]
     Ends(String),
-    /// The trials of modules cannot be noted, without which none from a file is loaded.
+    /// The trials of modules cannot be noted. Without that, no module from a file is loaded.
     #[error("{path}: {0}; mend the file, or remove it", path = paths::MODULE_TRIALS)]
     Trials(io::Error),
     /// The list of the modules that are to be loaded cannot be read.
@@ -182,13 +183,13 @@ pub enum MacError {
     /// A rule is about a file system that is not mounted now.
     #[error("{0}; the rule waits, and covers no file until a file system is mounted there")]
     Waits(Box<MacError>),
-    /// A rule is about a file system that is not mounted at its path any more, and lives on.
+    /// The file system of a rule is no longer mounted at its path, but is in use elsewhere.
     #[error(
         "{0}; the rule stays about the file system that was mounted there last, because it is still in use elsewhere \
          (another mount point or mount namespace, or an open file), until it ends or another one is mounted there"
     )]
     Stays(Box<MacError>),
-    /// It is not known which file systems live on after they have been unmounted.
+    /// The labeller cannot tell which file systems are in use after they have been unmounted.
     #[error(
         "cannot follow the file systems of the policy: {0}; meanwhile, `filesys` rules and labels of files end when their \
          file system is unmounted at its path, even if it is in use elsewhere. The labeller tries again every 5 seconds; \
@@ -220,7 +221,7 @@ pub enum MacError {
         /// The file that says so.
         specification: String,
     },
-    /// It is not known whether a program has the type by which a domain is entered.
+    /// The labeller cannot tell whether a program has the type by which a domain is entered.
     #[error("{path}: cannot read its type: {error}", path = .path.display())]
     EntryPointUnread {
         /// The program.
@@ -249,7 +250,7 @@ pub enum MacError {
     /// Labels of new files are not written.
     #[error("cannot make labels of new files persistent: {0}")]
     NotPersistent(io::Error),
-    /// Programs do not learn which modules are in force.
+    /// The list of modules in force cannot be shown to programs.
     #[error("{path}: {0}", path = paths::SHOWN_MODULES)]
     NotShown(io::Error),
     /// The list of loaded modules cannot be kept.

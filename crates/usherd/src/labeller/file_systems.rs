@@ -10,23 +10,25 @@ use usher_mac::Framework;
 
 use super::patience::Patience;
 
-/// With these flags, a question mounts nothing and asks no server for a state that the kernel knows.
+/// With these flags, statx(2) triggers no automount, and asks no server for attributes that the kernel has
+/// cached.
 pub(super) const QUIETLY: AtFlags = AtFlags::NO_AUTOMOUNT.union(AtFlags::STATX_DONT_SYNC);
 
-/// The flags of a question about what is mounted at a path now.
+/// The flags with which statx(2) says what is mounted at a path now.
 const HERE: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(QUIETLY);
 
 /// No file system has this device: the kernel's numbers begin with 0:1.
 pub(super) const NOWHERE: (u32, u32) = (0, 0);
 
 /// The mounted file systems, as the kernel lists them. A path may lead over file systems that do not answer,
-/// such as a user's own (FUSE). A question about such a path is given up.
+/// such as a user's own (FUSE). A question about such a path times out.
 #[derive(Debug)]
 pub(super) struct FileSystems {
     mounts: Mutex<File>,
     patience: Patience<io::Result<Statx>>,
-    /// File systems that are no longer mounted at the paths of the policy, and live on: in another namespace,
-    /// at another place, or by open files. Those that do not answer may be among them.
+    /// File systems that are no longer mounted at their path of the policy but are in use: in another mount
+    /// namespace, at another mount point, or by open files. Mounted ones that do not answer may be among
+    /// them.
     elsewhere: Mutex<BTreeMap<String, (u32, u32)>>,
 }
 
@@ -40,8 +42,8 @@ impl FileSystems {
         }
     }
 
-    /// Has the kernel note what is mounted at these paths, and asks it which of the former ones live on. Returns
-    /// whether it has noted something new.
+    /// Has the kernel note the file systems that are mounted at these paths, and asks it which unmounted ones
+    /// are in use. Returns whether the kernel has noted a new one.
     ///
     /// # Errors
     /// The kernel's error; what it has noted before stays.
@@ -59,7 +61,8 @@ impl FileSystems {
         }
         let news = framework.follow(&mounted, &others)?;
         for path in &news {
-            // It may have ended before it was noted; its number may be another one's by now.
+            // The file system may have ended before the kernel noted its device, which another one may have
+            // by now.
             match self.device(path) {
                 Ok(device) if mounted.get(path) == Some(&device) => {}
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
@@ -76,7 +79,7 @@ impl FileSystems {
         Ok(!news.is_empty())
     }
 
-    /// Forgets what was mounted, when no module decides any more.
+    /// Forgets the unmounted file systems, when no module is in force.
     pub(super) fn forget(&self) {
         self.elsewhere.lock().clear();
     }
@@ -102,7 +105,8 @@ impl FileSystems {
         found.map(|(_, device)| device)
     }
 
-    /// The number of the mount at a path, and the device of its file system. `look` asks about the path.
+    /// The number of the mount at a path, and the device of its file system. `look` calls statx(2) for the
+    /// path.
     ///
     /// # Errors
     /// As [`Self::device`].
@@ -125,7 +129,7 @@ impl FileSystems {
     }
 }
 
-/// The number of the mount at a path, by what statx(2) says of the path with its mount's number.
+/// The number of the mount at a path, from the answer of statx(2) about the path.
 ///
 /// # Errors
 /// Nothing is mounted there.

@@ -15,7 +15,7 @@ use usher_system::roots_file::{RootsFileError, open_folder, read_in, unreadable}
 
 /// The end of a file's name, after the module's.
 const ENDING: &str = ".bpf.o";
-/// Limit of files that are listed. All can be loaded.
+/// Limit of listed files. Files that are not listed can be loaded, too.
 const MAX_LISTED: usize = 64;
 
 /// A reason that the file of a module is not used.
@@ -43,7 +43,7 @@ pub enum FileError {
         /// The word.
         keyword: String,
     },
-    /// The name in the file is not that of the file.
+    /// The module's name in the file is not the name of the file.
     #[error("{path} declares the module {declared}; name the file {declared}{ENDING}")]
     OtherName {
         /// The file.
@@ -77,8 +77,8 @@ impl ModuleFolder {
         self.path.join(format!("{name}{ENDING}"))
     }
 
-    /// Whether root has put anything at the place of a module's file. In a folder that others can write
-    /// nothing counts.
+    /// Whether root has put anything at the path of a module's file. A folder that others can write counts as
+    /// empty.
     pub(super) fn has(&self, name: &str) -> Result<bool, FileError> {
         let Ok(Some(folder)) = open_folder(&self.path) else {
             return Ok(false);
@@ -94,7 +94,8 @@ impl ModuleFolder {
         }
     }
 
-    /// The names of modules that can be asked for, in order, up to a limit; and the number of other files.
+    /// The names of the modules in the folder, sorted, at most [`MAX_LISTED`]; and the number of module files
+    /// left out.
     pub(super) fn names(&self) -> Result<(Vec<String>, usize), FileError> {
         let Some(folder) = open_folder(&self.path)? else {
             return Ok((Vec::new(), 0));
@@ -118,14 +119,14 @@ impl ModuleFolder {
         Ok((names, others))
     }
 
-    /// Reads the module of this name, which is a possible one; none if it has no file.
+    /// Reads the module of this name, which must be a possible name. `None` if there is no file.
     pub(super) fn read(&self, name: &str) -> Result<Option<ModuleFile>, FileError> {
         let path = self.path(name);
         let Some(folder) = open_folder(&self.path)? else {
             return Ok(None);
         };
         let file = format!("{name}{ENDING}");
-        // One byte more than a module may have: such a file is refused by its size.
+        // Read one byte more than a module may have, so that a larger file is refused for its size.
         let Some(bytes) = read_in(&folder, &file, &path, MAX_MODULE_SIZE + 1)? else {
             return Ok(None);
         };
@@ -158,12 +159,12 @@ mod tests {
 
     use super::*;
 
-    /// A module that is read as `none`.
+    /// The object file of the module `none`.
     fn sample() -> Vec<u8> {
         Module::none().object().to_vec()
     }
 
-    /// A folder on whose way only root can write, with the sample.
+    /// A folder with the sample. Only root can write the folder, and those on the way to it.
     fn folder() -> Option<(ModuleFolder, TempDir)> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: only root's files are modules");

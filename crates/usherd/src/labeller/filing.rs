@@ -1,17 +1,20 @@
-//! The specification of the policy: the label that each file should have, and what the labeller sets unasked.
+//! The specification of the policy: the label that each file should have, and the elements that the labeller
+//! sets by itself.
 //!
 //! Everyday tools lose labels: they write a new file and rename it over the labelled one. The labeller gives
-//! the new file what the specification has for its path, but only if no module could hold its maker to less:
+//! the new file elements that the specification has for its path, but only where no process that a module
+//! restricts can have made the file:
 //!
-//! - the level of `mls`, where the file has `low` or none and its directory a level that dominates the new
-//!   one: a process of a lower level does not get into that directory, so an exempt process has made the
+//! - the level of `mls`, where the file has `low` or no level, and its directory a level that dominates the
+//!   new one: a process of a lower level does not get into that directory, so an exempt process has made the
 //!   file;
-//! - another element, where the file has none and root alone can make names there. Modules may restrict a
-//!   process of root, too. So a level is set only where the directory shows that the maker had as much: for
-//!   `biba` and `lomac` by a level that dominates the new one, for `low` of `mls` by `low`;
-//! - the type of `te`, also in place of one that the file has from its directory, where root alone can make
-//!   names there, no domain can make names in directories of that type or write files of it, and no domain
-//!   can move a directory on the way.
+//! - another element, where the file lacks it and root alone can make names in the directory. Modules may
+//!   restrict a process of root, too, so a level is set only where the directory's level shows that the maker
+//!   had it: in `biba` and `lomac` a level that dominates the new one, and for `low` of `mls` the level
+//!   `low`;
+//! - the type of `te`, where root alone can make names in the directory, no domain can make names in
+//!   directories of the directory's type or write files of that type, and no domain can move a directory on
+//!   the way. It also replaces a type that the file has inherited from its directory.
 //!
 //! All else is for `usher mac relabel`, which an administrator runs.
 
@@ -41,10 +44,11 @@ use super::tree::Tree;
 /// Limit of entry points that are looked at.
 const MOST_ENTRY_POINTS: usize = 256;
 
-/// Longest specification file, and one byte more, which is too long.
+/// How much of a specification file is read: the most that it may have, and one byte, by which a longer one
+/// is noticed.
 const LIMIT: usize = (1 << 20) + 1;
 
-/// Questions about types of files.
+/// Questions about types of files, which may time out.
 pub(super) type Types = Patience<io::Result<Option<String>>>;
 
 /// A specification in force.
@@ -61,7 +65,7 @@ pub(super) struct Filing {
 }
 
 impl Filing {
-    /// Reads the specification that a policy names; none if it names none.
+    /// Reads the specification that a policy names; `None` if the policy names none.
     ///
     /// # Errors
     /// The file is missing, not root's alone, or has a mistake.
@@ -99,8 +103,8 @@ impl Filing {
         &self.digest
     }
 
-    /// The elements that a file of a tree, with this label, gets without being asked for; none if nothing is
-    /// to be set.
+    /// The elements that the labeller sets by itself on a file of a tree; `None` if it sets none. `has` is
+    /// the file's label.
     ///
     /// # Errors
     /// The file, or a directory on the way to it, cannot be looked at.
@@ -223,7 +227,8 @@ fn type_enforcement(policy: Option<&Policy>) -> Option<&TypeEnforcement> {
     })
 }
 
-/// The paths to which lines without special characters give the type of a program of a transition.
+/// The entry points: paths of lines without special characters, whose type is that of a program of a
+/// transition.
 fn entry_points(of: &Specification, te: &TypeEnforcement) -> Vec<(PathBuf, String)> {
     let programs: BTreeSet<String> = te
         .transitions
@@ -232,7 +237,7 @@ fn entry_points(of: &Specification, te: &TypeEnforcement) -> Vec<(PathBuf, Strin
         .collect();
     let lines = of.entries().iter().filter_map(|entry| {
         let path = entry.literal()?;
-        // A later line may decide.
+        // A later line may decide about the path.
         let decides = of.find(path.as_bytes(), FileKind::Regular)?.line == entry.line;
         let wanted = entry.label.as_ref()?.value(TE)?.as_ref().to_owned();
         (decides && programs.contains(&wanted)).then(|| (path.into(), wanted))
@@ -259,7 +264,7 @@ mod tests {
 
     /// A folder where root alone can make names.
     fn folder() -> tempfile::TempDir {
-        // Without a point in its name, which a pattern would take for any byte.
+        // The folder's name has no point, which a pattern would take for any byte.
         let folder = tempfile::Builder::new()
             .prefix("filing")
             .tempdir_in("/run")
@@ -284,7 +289,7 @@ mod tests {
         usher_policy::parse_policy(&[usher_policy::Source { name, text }]).unwrap()
     }
 
-    /// The specification of these lines, whose paths are in the folder.
+    /// A specification of these lines, in which `@` stands for the folder.
     fn filing(folder: &Path, lines: &str, te: &str) -> Filing {
         let policy = policy(Path::new("/etc/a"), te);
         let source = usher_policy::Source {
@@ -351,7 +356,7 @@ mod tests {
         for file in &files {
             fs::write(file, "").unwrap();
         }
-        // The files that get their level below a directory of this level.
+        // For each level of the directory, which of the files get their level.
         for (directory, expected) in [
             ("high", [true, true, true]),
             ("5", [true, true, false]),
@@ -403,7 +408,7 @@ mod tests {
             }
             assert_eq!(gets(&filing, &file, "mls/equal"), None);
             assert_eq!(gets(&filing, &equal, ""), None);
-            // In another directory the file may have become a secret.
+            // In a directory of another level the file may hold a secret, so it does not become `low`.
             let low = gets(&filing, &low, "");
             assert_eq!(low.is_some(), directory == "mls/low", "{directory}");
         }
@@ -487,7 +492,7 @@ mod tests {
         for (te, gets_it) in [
             ("", true),
             ("allow d outer directory remove_name;", true),
-            // The root is where it is mounted.
+            // No domain can move the root, which is mounted.
             ("allow d top directory rename;", true),
             ("allow d outer file rename;", true),
             ("allow d outer directory rename;", false),
@@ -508,7 +513,7 @@ mod tests {
         let program = folder.path().join("program");
         fs::write(&program, "").unwrap();
         let types = Types::default();
-        // The second line decides, and is no path.
+        // The second line decides. It is a pattern, so it names no entry point.
         let others = filing(folder.path(), lines, "");
         assert!(others.require_entry_points(&types).is_ok());
         let filing = filing(

@@ -30,10 +30,10 @@ pub(super) struct Force {
     pub(super) following: Arc<Following>,
     pub(super) files: ModuleFolder,
     pub(super) writers: LabelWriters,
-    /// The parts that this kernel lacks, which do not change while this process runs.
+    /// Whether this kernel runs modules, which does not change while this process runs.
     support: OnceLock<Result<(), Unsupported>>,
     pub(super) state: Mutex<State>,
-    /// Locked after the state, or without it.
+    /// Lock order: `state` before `journal`.
     pub(super) journal: Mutex<Journal>,
 }
 
@@ -77,8 +77,8 @@ impl Force {
         })
     }
 
-    /// Takes up the work of the last labeller: the settings of the policy for modules in force, and modules
-    /// that are to be loaded after a reboot. Failures are tried again.
+    /// Takes up the work of the last labeller: gives modules in force the settings of the policy, and loads
+    /// modules that are to be loaded after a reboot. Failures are tried again.
     pub(super) fn begin(&self, configuration: Configuration) {
         let mut state = self.state.lock();
         state.configuration = Some(configuration);
@@ -115,13 +115,14 @@ impl Force {
         self.watch(&mut state, false);
     }
 
-    /// Whether a file system lives on that is unmounted at its path: the kernel does not say when it ends.
+    /// Whether a file system is in use that is unmounted at its path. The kernel does not report when it
+    /// ends.
     pub(super) fn has_elsewhere(&self) -> bool {
         self.file_systems.has_elsewhere()
     }
 
-    /// Has the kernel note the file systems of the policy, so that one which is unmounted at its path is known as long
-    /// as it lives.
+    /// Has the kernel note the file systems of the policy, so that each stays known after it is unmounted at
+    /// its path, as long as it is in use.
     fn follow_file_systems(&self, state: &mut State) {
         let paths = labels::followed(state.policy());
         let followed = match &mut state.framework {
@@ -131,7 +132,7 @@ impl Force {
                 Ok(false)
             }
         };
-        // A program may have been attached.
+        // The kernel may have got a new program, which must be claimed.
         if let Ok(true) = followed {
             state.guard();
         }
@@ -155,7 +156,7 @@ impl Force {
             let is_changed = state.configure(MODULE, Some(settings))?;
             if is_changed {
                 tracing::info!("rules of filesys have followed their paths to other file systems");
-                // New settings are new tables.
+                // New settings are in new tables, which must be claimed.
                 state.guard();
             }
             all
@@ -174,7 +175,7 @@ impl Force {
             }
         };
         state.note(labels::FORGOTTEN, &looked);
-        // Last, because all files of a file system that is new are looked at anyway.
+        // Do this after the look above: a new file system is walked anyway, and needs no second walk.
         self.watch_new_files(state, is_changed);
         state.look_at_entry_points();
     }
@@ -185,7 +186,8 @@ impl Force {
         state.note(labels::TROUBLE, &all);
         let elsewhere = labels::elsewhere(state.policy(), &self.file_systems);
         if all.is_err() {
-            // The policy still applies to one that is unmounted or does not answer, as long as it lives.
+            // The policy applies to a file system that is unmounted or does not answer as long as it is in
+            // use.
             let is_unknown = state.troubles.contains_key(labels::FOLLOWED);
             let former = state.multilabel.iter().flatten();
             let kept = former.filter(|one| {
@@ -291,7 +293,7 @@ impl Force {
         }
     }
 
-    /// Checks whether a configuration can be put in force, as far as that shows without a change.
+    /// Checks whether a configuration can be put in force, as far as possible without changing anything.
     ///
     /// # Errors
     /// As [`Self::put_in_force`]; also when the kernel runs no modules and the policy has a block.
@@ -307,9 +309,9 @@ impl Force {
             names.extend(state.names()?);
             (state.policy().cloned(), state.digests.clone())
         };
-        // The block about all of them.
+        // `mac framework` is a block about all modules.
         names.remove(FRAMEWORK_BLOCK);
-        // Without the lock: names of users may be looked up for long.
+        // Without the lock: looking up names of users may take long.
         for name in names {
             let settings = if is_of_file(&digests, &name) {
                 let module = self.declaring(&self.state.lock(), Some(policy), &name)?;
@@ -351,7 +353,8 @@ impl Force {
                 state.label_interfaces();
                 for name in &done {
                     let back = match former.get(name) {
-                        // The settings are a former labeller's, which this one could not renew.
+                        // A former labeller has put the former settings in force, and this one does not know
+                        // them.
                         None if state.settings.contains_key(name) => Err(MacError::FormerUnknown),
                         former => state.configure(name, former.cloned()).map(drop),
                     };
@@ -360,7 +363,7 @@ impl Force {
                         state.outdated.insert(name.clone());
                     }
                 }
-                // The former settings, which were put back, have new tables.
+                // The former settings are in new tables, too, which must be claimed.
                 state.guard();
                 return Err(error);
             }
@@ -389,7 +392,7 @@ impl Force {
 }
 
 impl Force {
-    /// Reads what modules have done since the last time.
+    /// Reads the events of modules since the last reading.
     pub(super) fn read_events(&self) {
         let mut state = self.state.lock();
         let mut all = Vec::new();

@@ -1,8 +1,8 @@
 //! The acts of modules, for people: a line of the journal for each refusal and each process that was lowered,
 //! and the kinds of refusals with their counts.
 //!
-//! The kernel does not wait for this process: events that are not read in time are lost, and counted there.
-//! Lines are limited for each user, as all lines of daemons are.
+//! The kernel does not wait for this process: events that are not read in time are lost, and the kernel
+//! counts them. Lines are limited for each user, as all lines of daemons are.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -28,7 +28,7 @@ type Kind = (String, EntryPoint, Told, Told);
 #[derive(Debug, Default)]
 struct Refusals {
     count: u64,
-    /// The number of the last one among all refusals.
+    /// The number that the last of them has among all refusals.
     number: u64,
     last: String,
 }

@@ -56,11 +56,11 @@ pub(super) const UNASKED: &str = "packets of interfaces";
 pub(super) const FORGOTTEN: &str = "forgotten labels";
 
 /// Any user can cause refusals. So refusals cause the next walk over all files only after `REST` times the
-/// duration of the last one, within these bounds.
+/// duration of the last walk, within the bounds of `LOOKING`.
 const REST: u32 = 10;
 const LOOKING: (Duration, Duration) = (Duration::from_secs(4), Duration::from_secs(60));
 
-/// The trouble that labels are not shown, or new files nowhere labelled.
+/// The trouble that labels are not shown, or that new files get labels on no file system.
 pub(super) const UNWRITTEN: &str = "labels of new files";
 
 /// The file systems that the policy calls multilabel and that are mounted; and as an error, the first one
@@ -116,8 +116,8 @@ pub(super) fn followed(policy: Option<&Policy>) -> BTreeSet<String> {
     multilabel.chain(of_rules).cloned().collect()
 }
 
-/// The devices of multilabel file systems that are no longer mounted at their paths, and live on: files keep
-/// their labels there.
+/// The devices of multilabel file systems that are no longer mounted at their paths, but in use: their files
+/// keep labels.
 pub(super) fn elsewhere(
     policy: Option<&Policy>,
     file_systems: &FileSystems,
@@ -178,7 +178,7 @@ pub(super) fn framework(
     file_systems: &FileSystems,
 ) -> Result<Framework, MacError> {
     let mut framework = Framework::open(Path::new(paths::LABELLER_PIN_DIRECTORY))?;
-    // The watch reports a file system that is not mounted.
+    // `Force::watch` reports a file system that is not mounted.
     let (found, _) = mounted(policy, file_systems);
     let set = framework.set_multilabel(&devices(&found));
     let set = set.and_then(|()| framework.permit_families(&families(policy)));
@@ -226,7 +226,7 @@ pub(super) fn put_in_force(
 pub(super) struct Looked {
     /// The modules with labels ([`Framework::label_order`]).
     order: u64,
-    /// How often a label was not known.
+    /// How many accesses were refused because a label was not known.
     refusals: u64,
     at: Option<Instant>,
 }
@@ -259,13 +259,13 @@ impl Looked {
         let age = now.at.zip(self.at).map(|(now, at)| now - at);
         let rest = walked.saturating_mul(REST).clamp(LOOKING.0, LOOKING.1);
         let is_old = age.is_none_or(|age| age >= rest);
-        // Without modules with labels (0), no file is refused for lack of one.
+        // An order of 0 means no modules with labels: then no file is refused for lack of a label.
         let has_changed = now.order != 0 && now.order != self.order;
         has_changed || (now.refusals != self.refusals && is_old)
     }
 }
 
-/// Shows the labels of processes no longer.
+/// Stops showing the labels of processes.
 ///
 /// # Errors
 /// The kernel's.

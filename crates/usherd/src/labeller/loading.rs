@@ -15,8 +15,8 @@ impl Force {
     /// Loads a module, with the settings of the policy in force, now and after every reboot.
     ///
     /// # Errors
-    /// When there is no such module, its file is no module or others than root can write it, the kernel
-    /// runs none, or a name in its settings is unknown. Nothing has changed then.
+    /// When there is no such module, the kernel runs no modules, the module's file is invalid or others than
+    /// root can write it, or a name in the settings is unknown. Nothing has changed then.
     pub(super) fn load(&self, name: &str) -> Result<(), MacError> {
         let mut state = self.state.lock();
         state.read()?;
@@ -72,8 +72,8 @@ impl Force {
         Ok((module, Some(digest)))
     }
 
-    /// Loads a module that was in force before, from the same origin, even if another module has its name
-    /// now.
+    /// Loads a module that was in force before, from the origin that it had then (built in, or a file), even
+    /// if there is a module of that name from the other origin now.
     pub(super) fn load_again(&self, state: &mut State, wanted: &Wanted) -> Result<(), MacError> {
         let name = &wanted.name;
         let none = || MacError::NoModule(name.clone());
@@ -119,7 +119,7 @@ impl Force {
         Ok(())
     }
 
-    /// Loads a module from a file, which may end this process.
+    /// Loads a module from a file. Loading may end this process, so trials are counted.
     fn try_file(&self, state: &mut State, module: &Module) -> Result<(), MacError> {
         let name = module.name();
         if !stored::begin_trial(name).map_err(MacError::Trials)? {
@@ -127,13 +127,13 @@ impl Force {
         }
         let loaded = self.put(state, module);
         if let Err(error) = stored::end_trial(name) {
-            // It costs one of the next trials.
+            // The module has one trial fewer from now on.
             tracing::warn!(module = name, %error, "cannot note that its loading has ended");
         }
         loaded
     }
 
-    /// Has the framework load a module, and makes the framework first.
+    /// Has the framework load a module, and makes the framework if there is none.
     fn put(&self, state: &mut State, module: &Module) -> Result<(), MacError> {
         let framework = match state.framework.take() {
             Some(framework) => framework,
@@ -156,7 +156,8 @@ impl Force {
     /// # Errors
     /// When it is not loaded, or the kernel fails.
     pub(super) fn unload(&self, name: &str) -> Result<(), MacError> {
-        // Read its events first: their number means this module only while it is loaded.
+        // Read the module's events first: they name it by a number, which means this module only while it is
+        // loaded.
         self.read_events();
         let mut state = self.state.lock();
         state.read()?;
@@ -169,7 +170,8 @@ impl Force {
         if !state.names()?.iter().any(|loaded| loaded == name) {
             return Err(usher_mac::Error::NotLoaded(name.to_owned()).into());
         }
-        // First: a labeller that ended in between would load it again after a reboot otherwise.
+        // Save first: if this labeller ended before it had saved, the next one would load the module again
+        // after a reboot.
         state.save(Some(name)).map_err(MacError::NotStored)?;
         if let Some(framework) = &mut state.framework {
             framework.unload(name)?;

@@ -19,10 +19,10 @@ pub(super) const MLS: &str = "mls";
 pub(super) const BIBA: &str = "biba";
 pub(super) const LOMAC: &str = "lomac";
 
-/// The type of what has none.
+/// The type of files that have none.
 pub(super) const UNTYPED: &str = "untyped";
 
-/// The types with which domains bring files to paths.
+/// The types by which domains can bring files to paths.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Types of directories in which domains make names, and of files that they write.
@@ -31,7 +31,7 @@ pub(super) struct Shared {
     moved: BTreeSet<String>,
 }
 
-/// The types that domains reach; none where a domain is permissive.
+/// The types that domains reach. `None`: all types, because a domain is permissive.
 pub(super) fn shared(te: &TypeEnforcement) -> Option<Shared> {
     match &te.permissive {
         Permissive::Domains(domains) if domains.is_empty() => {}
@@ -60,7 +60,7 @@ pub(super) fn is_no_domains(
     of_file: Option<&ElementValue>,
 ) -> io::Result<bool> {
     let Some(directory) = directory else {
-        // The root of a file system, which the policy names.
+        // The file is the root of a file system that the policy names.
         return Ok(of_file.is_none());
     };
     let Some(shared) = shared else {
@@ -75,7 +75,7 @@ pub(super) fn is_no_domains(
         return Ok(false);
     }
     let above = path.ancestors().skip(1);
-    // The folders below the root of the file system, which is where it is mounted.
+    // Leave out the root of the file system: no domain can move it, because it is mounted.
     for above in above.filter(|above| above.parent().is_some()) {
         if !shared.moved.is_empty() && shared.moved.contains(&type_or_none(&tree.open(above)?)?) {
             return Ok(false);
@@ -119,7 +119,7 @@ pub(super) fn is_makers(
         (MLS, Some(Level::Low), directory) => directory == Some(Level::Low),
         // `low` makes no process trust the file more.
         (_, Some(Level::Low), _) => true,
-        // Everybody trusts what is exempt.
+        // Every process trusts a file that is exempt.
         (_, Some(Level::Equal), directory) => directory == Some(Level::High),
         (_, Some(wanted), Some(directory)) => {
             directory != Level::Equal && directory.dominates(&wanted)
@@ -146,7 +146,7 @@ pub(super) fn level(module: &str, value: &ElementValue) -> Option<Level> {
     }
 }
 
-/// The type of an open file, or of what has none.
+/// The type of an open file, or [`UNTYPED`].
 pub(super) fn type_or_none(file: &OwnedFd) -> io::Result<String> {
     Ok(type_of(file)?.unwrap_or_else(|| UNTYPED.to_owned()))
 }

@@ -1,15 +1,15 @@
 //! The labeller: keeps the modules of mandatory access control in force (`usher-mac`), with the settings
 //! that the `mac` blocks of the policy have.
 //!
-//! All that is in force is in the kernel. When this process ends, or hangs, the modules decide on; the next
-//! labeller adopts them. After a reboot it loads those that were loaded before. Without a module it loads
-//! nothing into the kernel.
+//! All that is in force is in the kernel. When this process ends, or hangs, the modules go on deciding; the
+//! next labeller adopts them. After a reboot the labeller loads the modules that were loaded before. While
+//! there is no module, it loads nothing into the kernel.
 //!
-//! The guard knows only daemons that were executed after it came, and the keeper brings it. So a labeller
-//! that finds a guard where there was none ends, and the service manager starts it again, as the owner of
-//! its objects.
+//! The keeper loads the guard, which knows only daemons that were executed later. So a labeller that was
+//! executed before the guard came ends when it finds the guard. The service manager starts it again, and the
+//! guard then knows it as the owner of its objects.
 //!
-//! It writes to the journal what modules refuse, and which processes they lower (`journal`).
+//! The labeller writes to the journal what modules refuse, and which processes they lower (`journal`).
 //!
 //! One thread for each file system writes the labels of new files into their attributes (`new_files`).
 //!
@@ -79,14 +79,14 @@ pub fn run() -> Result<(), StartError> {
     privileges::keep_only(roles::Labeller::ROLE.capabilities)?;
     privileges::no_new_privileges()?;
     privileges::no_core_dumps()?;
-    // Landlock leaves out what is not there.
+    // Make the folder now: Landlock's rules leave out paths that do not exist.
     let made = DirBuilder::new()
         .mode(0o700)
         .recursive(true)
         .create(paths::LABELLER_DIRECTORY);
     made.attempt(format!("cannot make {}", paths::LABELLER_DIRECTORY))?;
     let mounts = File::open(paths::MOUNTS).attempt(format!("cannot open {}", paths::MOUNTS))?;
-    // An open file description of its own: each one notes which changes it has shown.
+    // A second open file description: each notes by itself which changes it has reported.
     let changes = File::open(paths::MOUNTS).attempt(format!("cannot open {}", paths::MOUNTS))?;
     let writers =
         LabelWriters::start().attempt("cannot start the thread for labels of new files")?;
@@ -113,8 +113,8 @@ pub fn run() -> Result<(), StartError> {
     })
 }
 
-/// Tries again what could not be put in force. Returns when a guard has come, for which this process is
-/// no daemon.
+/// Tries again what could not be put in force. Returns when a guard has come, which does not know this
+/// process as a daemon.
 async fn look(force: &Force, had_guard: bool) -> Result<(), StartError> {
     let mut now = tokio::time::interval(TRYING);
     now.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -147,7 +147,7 @@ async fn follow_mounts(force: &Force, changes: File) -> std::io::Result<()> {
             };
             ended = outcome.is_err();
             if ended {
-                // The receiver has ended otherwise, too.
+                // If this fails, the receiver has ended, too.
                 drop(tell.blocking_send(outcome));
             } else if let Err(TrySendError::Closed(_)) = tell.try_send(outcome) {
                 return;
@@ -169,7 +169,7 @@ async fn follow_mounts(force: &Force, changes: File) -> std::io::Result<()> {
     }
 }
 
-/// Reads what modules do, as long as this process runs.
+/// Reads the events of modules, as long as this process runs.
 async fn read_events(force: &Force) {
     let mut now = tokio::time::interval(journal::READING);
     now.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -179,11 +179,11 @@ async fn read_events(force: &Force) {
     }
 }
 
-/// Unloads all modules that a labeller which has ended left in force. Returns their names; none if a
-/// labeller runs.
+/// Unloads all modules that a labeller which has ended left in force. Returns their names.
 ///
 /// # Errors
-/// The kernel's; some may be in force then.
+/// The kernel's; some modules may be in force then. [`KernelError::InUse`](usher_bpf::KernelError::InUse)
+/// while a labeller runs.
 pub fn release() -> Result<Vec<String>, usher_mac::Error> {
     let pins = Path::new(paths::LABELLER_PIN_DIRECTORY);
     if !usher_bpf::exists(pins)? {

@@ -2,7 +2,7 @@
 //! its server is dead.
 //!
 //! Each question has its own thread. A hanging question keeps its thread until the file system answers. Until
-//! then the same question is given up at once, so each path has at most one such thread.
+//! then, questions about the same path fail at once, so each path has at most one hanging thread.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// How long a question may take. A disk that has to start turning takes longer, and is asked again.
+/// How long a question may take. A disk that has to spin up takes longer, and callers ask again.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// How long, while others have no answer: many paths may lead over the same file system.
+/// How long a question may take while others have no answer: many paths may lead over the same file system.
 const LIMIT_BESIDE_OTHERS: Duration = Duration::from_millis(100);
 
 /// Questions with answers of one kind.
@@ -37,7 +37,8 @@ impl<T: Send + 'static> Patience<T> {
     /// Asks about a path.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] when no answer comes in time; also when there is no thread.
+    /// [`io::ErrorKind::TimedOut`] when no answer comes in time; the system's error when no thread can be
+    /// made.
     pub(super) fn ask(
         &self,
         path: &str,
@@ -59,7 +60,7 @@ impl<T: Send + 'static> Patience<T> {
     ) -> io::Result<T> {
         let mut missing = self.missing.lock();
         if let Some(former) = missing.remove(path) {
-            // An answer that has come meanwhile is as old as its question, so the path is asked about again.
+            // An answer that has come meanwhile may be out of date, so ask again.
             if matches!(former.try_recv(), Err(TryRecvError::Empty)) {
                 missing.insert(path.to_owned(), former);
                 return Err(unanswered());
@@ -68,7 +69,7 @@ impl<T: Send + 'static> Patience<T> {
         drop(missing);
         let (told, answer) = sync_channel(1);
         let thread = thread::Builder::new().name("path".to_owned());
-        // The receiver is gone if nobody waits any more.
+        // Sending fails if the receiver is gone, because no one waits any more.
         thread.spawn(move || drop(told.send(question())))?;
         match answer.recv_timeout(limit) {
             Ok(answer) => Ok(answer),
@@ -98,13 +99,14 @@ mod tests {
         let (answers, hanging) = sync_channel::<u8>(0);
         let hangs = patience.ask_for(Duration::ZERO, "/home/a", move || hanging.recv());
         assert_eq!(hangs.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        // Neither this one, which has no thread, nor others wait for it.
+        // Neither another question about the path, which gets no thread, nor one about another path waits for
+        // the first.
         let again = patience.ask("/home/a", || Ok(2));
         assert_eq!(again.unwrap_err().kind(), io::ErrorKind::TimedOut);
         let other = patience.ask_for(Duration::from_secs(600), "/srv", || Ok(3));
         assert_eq!(other.unwrap(), Ok(3));
         answers.send(1).unwrap();
-        // Its thread may need a moment to pass the answer on.
+        // The first question's thread may need a moment to pass the answer on.
         let asked = || patience.ask_for(Duration::from_secs(600), "/home/a", || Ok(4));
         let answer = std::iter::repeat_with(asked).find_map(Result::ok);
         assert_eq!(answer, Some(Ok(4)), "not the former answer");

@@ -16,10 +16,10 @@ use super::file_systems::{FileSystems, NOWHERE};
 /// This process's network namespace.
 const NETWORK: &str = "/proc/self/ns/net";
 
-/// Looks names up, each once.
+/// Looks up names, each of them once.
 pub(super) struct Resolver<'f> {
     file_systems: &'f FileSystems,
-    /// The paths of `filesys` where nothing is mounted, whose rules wait.
+    /// The paths of `filesys` where nothing is mounted, so their rules wait; with the error.
     pub(super) unmounted: Vec<(String, MacError)>,
     pub(super) users: Accounts,
     pub(super) groups: Accounts,
@@ -46,7 +46,7 @@ impl<'f> Resolver<'f> {
         }
     }
 
-    /// The settings of a block; none for a module that has none.
+    /// The settings of a block. `None`: its module has no settings.
     ///
     /// # Errors
     /// The first name that this host does not know, with its rule.
@@ -54,7 +54,7 @@ impl<'f> Resolver<'f> {
         match &block.settings {
             ModuleSettings::Nothing
             | ModuleSettings::Framework(_)
-            // The declaration of its file says what they mean.
+            // The module's file declares what these statements mean.
             | ModuleSettings::Declared(_) => Ok(None),
             ModuleSettings::Bsdextended(rules) => {
                 let mut names = self.names(block)?;
@@ -140,8 +140,8 @@ impl<'f> Resolver<'f> {
     }
 }
 
-/// The device of the file system that is mounted at the path of a rule. If none is, the device of the one
-/// that was mounted there last, as long as it lives, or else one that no file has; both with the reason.
+/// The device of the file system that is mounted at the path of a rule. If none is mounted: the reason, and
+/// the device of the file system that was mounted there last while that is in use, otherwise [`NOWHERE`].
 fn device(
     file_systems: &FileSystems,
     rule: &AccessRule,
@@ -163,8 +163,8 @@ fn device(
 /// again.
 ///
 /// # Errors
-/// The first path where nothing is mounted: its rules wait, or stay about the former file system, if that
-/// lives on elsewhere. Or the first path without an answer: its rules stay as they are.
+/// The first path where nothing is mounted, or that gets no answer. Rules about a path without an answer stay
+/// as they are. Other rules stay about the former file system while it is in use elsewhere, or else wait.
 pub(super) fn follow_mounts(
     file_systems: &FileSystems,
     rules: &[AccessRule],
@@ -179,7 +179,7 @@ pub(super) fn follow_mounts(
             continue;
         }
         match device(file_systems, rule, path) {
-            // A user could take the rule away otherwise, by a file system that does not answer.
+            // Otherwise a user could disable the rule by a file system that does not answer.
             (_, Err(error)) if error.is_unanswered() => all = all.and(Err(error)),
             (device, mounted) => {
                 names.devices.insert(path.clone(), device);
@@ -195,7 +195,7 @@ pub(super) fn follow_mounts(
     all
 }
 
-/// The paths of the file systems that rules of the policy name.
+/// The paths of file systems in rules of the policy.
 pub(super) fn named_file_systems(policy: Option<&Policy>) -> impl Iterator<Item = &String> {
     let blocks = policy.into_iter().flat_map(|policy| &policy.mac);
     let rules = blocks.flat_map(|block| match &block.settings {
@@ -211,7 +211,7 @@ pub(super) fn names_file_system(policy: Option<&Policy>, path: &str) -> bool {
     named_file_systems(policy).any(|named| named == path)
 }
 
-/// This process's network namespace, which has the interfaces.
+/// The number of this process's network namespace, in which the names of interfaces are valid.
 fn network() -> Result<u32, MacError> {
     let network = rustix::fs::stat(NETWORK).map_err(|error| MacError::Network(error.into()))?;
     // The kernel numbers namespaces with 32 bits.
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(names.devices["/proc"], proc);
         assert_eq!(names.users, [("root".to_owned(), 0)].into());
 
-        // As the rules were before another file system got the number of the former one.
+        // Devices that no longer fit, as after mounting and unmounting.
         let now = names.clone();
         names.devices.insert(path.clone(), proc);
         names.devices.insert("/proc".to_owned(), NOWHERE);
@@ -375,7 +375,7 @@ mod tests {
         let Ok(Some(Settings::Portacl(_, names))) = settings_of(text) else {
             panic!("ports");
         };
-        // An account of every host. Numbers are as they are.
+        // Every host has this account. Numbers need no look-up.
         let users = [("daemon".to_owned(), 1)].into();
         let expected = Names {
             users,

@@ -25,18 +25,19 @@ pub(super) struct State {
     pub(super) settings: BTreeMap<String, Settings>,
     /// Modules that are to be loaded and are not, in their order.
     pub(super) missing: Vec<Wanted>,
-    /// For modules in force from files, SHA-256 of the file when the administrator loaded it; empty if that
-    /// is unknown.
+    /// For modules in force from files: the SHA-256 that the file had when the administrator loaded it; empty
+    /// if unknown.
     pub(super) digests: BTreeMap<String, String>,
-    /// For modules of which another file was loaded after a reboot, SHA-256 of that file.
+    /// For modules whose file had changed when it was loaded after a reboot: the SHA-256 of the changed file.
     pub(super) replaced: BTreeMap<String, String>,
-    /// The list of modules that are to be loaded has been read. Until then nothing replaces it.
+    /// The list of modules that are to be loaded has been read from its file. Until then the file is not
+    /// replaced.
     pub(super) is_read: bool,
     /// Modules whose settings in force are not those of the policy.
     pub(super) outdated: BTreeSet<String>,
-    /// The file systems whose new files get labels: those multilabel ones that are mounted.
+    /// The file systems whose new files get labels: the mounted multilabel ones.
     pub(super) multilabel: Option<Vec<Multilabel>>,
-    /// The devices of multilabel file systems that live on elsewhere.
+    /// The devices of multilabel file systems that are unmounted at their paths, but in use.
     pub(super) elsewhere: BTreeSet<(u32, u32)>,
     /// The specification of the policy, where it names one that could be read.
     pub(super) filing: Option<Arc<Filing>>,
@@ -44,7 +45,7 @@ pub(super) struct State {
     pub(super) looked: labels::Looked,
     pub(super) claims: Claims,
     pub(super) is_guarded: bool,
-    /// The last reasons, by the thing that is not in force.
+    /// For each thing that is not in force, the last reason.
     pub(super) troubles: BTreeMap<String, String>,
 }
 
@@ -85,7 +86,8 @@ impl State {
             .into_iter()
             .partition(|module| names.contains(&module.name));
         self.missing = missing;
-        // A labeller may have ended before it noted what it had loaded; the file of that is unknown.
+        // A labeller may have ended after loading a module and before noting it. The file of such a module is
+        // unknown.
         let is_noted = |name: &String| noted.iter().any(|module| module.name == *name);
         let others: Vec<String> = names.into_iter().filter(|name| !is_noted(name)).collect();
         let has_others = !others.is_empty();
@@ -115,7 +117,7 @@ impl State {
         Ok(modules.into_iter().map(|module| module.name).collect())
     }
 
-    /// SHA-256 of the file from which a module is in force; none for one that is not loaded from a file.
+    /// The SHA-256 of the file from which a module is in force; `None` if the module is not from a file.
     pub(super) fn loaded_digest(&self, name: &str) -> Option<&String> {
         self.replaced.get(name).or_else(|| self.digests.get(name))
     }
@@ -162,7 +164,8 @@ impl State {
         Ok(is_changed)
     }
 
-    /// Gives network interfaces the labels that a policy has, and permits its families of sockets.
+    /// Gives network interfaces the labels that a policy has for them, and permits the policy's families of
+    /// sockets.
     pub(super) fn set_interfaces(&mut self, policy: Option<&Policy>) -> Result<(), MacError> {
         let Some(framework) = &mut self.framework else {
             return Ok(());
@@ -171,8 +174,8 @@ impl State {
         Ok(framework.permit_families(&labels::families(policy))?)
     }
 
-    /// Reads the specification of the policy in force, unless it has been read. Returns whether it reads one
-    /// now.
+    /// Reads the specification of the policy in force, unless it has been read. Returns whether it has read
+    /// one now.
     pub(super) fn specify(&mut self) -> bool {
         if self.filing.is_some() {
             return false;
@@ -187,7 +190,7 @@ impl State {
         self.filing.is_some()
     }
 
-    /// Looks whether programs have the types by which domains are entered.
+    /// Checks whether programs have the types by which domains are entered.
     pub(super) fn look_at_entry_points(&mut self) {
         let is_te = self
             .names()
@@ -199,8 +202,8 @@ impl State {
         self.note(labels::ENTRY_POINTS, &looked);
     }
 
-    /// Gives network interfaces the labels of the policy in force, and permits its families of sockets. A failure is
-    /// tried again.
+    /// Gives network interfaces their labels by the policy in force, and permits the policy's families of
+    /// sockets. A failure is tried again.
     pub(super) fn label_interfaces(&mut self) {
         let wanted = labels::interfaces(self.policy());
         let set = match &mut self.framework {
@@ -216,7 +219,7 @@ impl State {
         self.note(labels::FAMILIES, &permitted);
     }
 
-    /// Has modules asked about the packets of interfaces that have come. A failure is tried again.
+    /// Has modules asked about the packets of new interfaces. A failure is tried again.
     pub(super) fn follow_interfaces(&mut self) {
         let followed = match &self.framework {
             Some(framework) => framework.follow_interfaces().map_err(MacError::from),
@@ -241,7 +244,8 @@ impl State {
         }
     }
 
-    /// Keeps the list of modules for the next boot: those in force and the missing ones, except `without`.
+    /// Writes the list of modules for the next boot: the modules in force and the missing ones, except
+    /// `without`.
     pub(super) fn save(&self, without: Option<&str>) -> std::io::Result<()> {
         let names = self.names().map_err(std::io::Error::other)?;
         let loaded = names.into_iter().map(|name| Wanted {
@@ -266,7 +270,7 @@ impl State {
         self.note(paths::SHOWN_MODULES, &shown.map_err(MacError::NotShown));
     }
 
-    /// Claims what is loaded now. Modules are in force without it.
+    /// Claims the loaded objects for the guard. If that fails, modules stay in force.
     pub(super) fn guard(&mut self) {
         let objects = match &self.framework {
             None => Ok(usher_bpf::Objects::default()),
@@ -280,7 +284,7 @@ impl State {
         });
     }
 
-    /// Notes the reason that something is not in force; the journal has each once.
+    /// Notes the reason that something is not in force, and logs it unless it is the reason noted last.
     pub(super) fn trouble(&mut self, what: &str, error: &MacError) {
         let error = format!("{what}: {error}");
         if self.troubles.get(what) != Some(&error) {
@@ -302,7 +306,7 @@ impl State {
     }
 }
 
-/// Whether a name means a module from a file. `digests`: of those that are loaded.
+/// Whether a name means a module from a file. `digests` has the modules that are loaded from files.
 pub(super) fn is_of_file(digests: &BTreeMap<String, String>, name: &str) -> bool {
     digests.contains_key(name) || Module::named(name).is_none()
 }

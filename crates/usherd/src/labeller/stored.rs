@@ -17,19 +17,20 @@ const LARGEST: u64 = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Wanted {
     pub(super) name: String,
-    /// SHA-256 of its file, in hexadecimal digits, when the administrator loaded it; none: it is built in.
+    /// The SHA-256, in hexadecimal digits, that the module's file had when the administrator loaded it.
+    /// `None`: it is built in.
     pub(super) digest: Option<String>,
-    /// The same of the file that was loaded after a reboot, if it was another one.
+    /// The SHA-256 of the file that was loaded after a reboot, if the file had changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) replaced: Option<String>,
 }
 
-/// The modules that are to be loaded after a reboot, in their order; none if none ever was.
+/// The modules that are to be loaded after a reboot, in their order. Empty if there is no list.
 pub(super) fn load_stored() -> io::Result<Vec<Wanted>> {
     kept::load_kept(paths::LOADED_MODULES, LARGEST)
 }
 
-/// Keeps the list over a reboot.
+/// Writes the list of modules that are to be loaded after a reboot.
 pub(super) fn save(modules: &[Wanted]) -> io::Result<()> {
     kept::save(paths::LOADED_MODULES, &modules)
 }
@@ -37,13 +38,13 @@ pub(super) fn save(modules: &[Wanted]) -> io::Result<()> {
 /// Limit of trials of one module: see [`begin_trial`].
 pub(super) const MOST_TRIALS: u32 = 3;
 
-/// How often the labeller has begun to load each module from a file, and ended before it had loaded it.
+/// For each module from a file, how often the labeller has begun to load it and ended before that was done.
 fn trials() -> io::Result<BTreeMap<String, u32>> {
     kept::load_kept(paths::MODULE_TRIALS, LARGEST)
 }
 
-/// Notes that a module from a file is going to be loaded. libbpf reads the file, which may end the labeller;
-/// the next ones must not try for ever. Returns false after [`MOST_TRIALS`] trials without an end.
+/// Notes that a module from a file is going to be loaded. Loading it in libbpf may end the labeller, and the
+/// next labellers must not try for ever. Returns false after [`MOST_TRIALS`] trials that ended the labeller.
 pub(super) fn begin_trial(name: &str) -> io::Result<bool> {
     let mut trials = trials()?;
     let times = trials.entry(name.to_owned()).or_default();
@@ -55,7 +56,7 @@ pub(super) fn begin_trial(name: &str) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Notes that a trial has ended, whichever way.
+/// Notes that the labeller has outlived a trial, whether the module was loaded or refused.
 pub(super) fn end_trial(name: &str) -> io::Result<()> {
     let mut trials = trials()?;
     match trials.remove(name) {
@@ -70,7 +71,7 @@ pub(super) fn show(names: &[String]) -> io::Result<()> {
     write_atomically(Path::new(paths::SHOWN_MODULES), text.as_bytes(), 0o644)
 }
 
-/// Shows that there is no framework.
+/// Removes the list of modules in force, because there is no framework.
 pub(super) fn forget_shown() -> io::Result<()> {
     remove_if_there(paths::SHOWN_MODULES)
 }

@@ -1,4 +1,4 @@
-//! Where an open file of a file system lies, and who can put another one there.
+//! Finds where an open file lies in its file system, and whether others than root can put another file there.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -13,13 +13,13 @@ use rustix::io::Errno;
 /// Bits of a file's mode: its group and all users may write it.
 const WRITE_BY_OTHERS: u32 = 0o022;
 
-/// A file system, or a part of it, as far as paths in it go.
+/// A file system, or a directory with all that is below it.
 #[derive(Debug)]
 pub(super) struct Tree {
     root: OwnedFd,
-    /// The path of its root.
+    /// The path of the tree's root.
     path: PathBuf,
-    /// Root alone can make names in the directories above it.
+    /// Root alone can make names in the directories above the tree's root.
     is_roots: bool,
 }
 
@@ -27,20 +27,20 @@ pub(super) struct Tree {
 pub(super) struct Found {
     pub(super) path: PathBuf,
     pub(super) stat: Stat,
-    /// The directory that has its name; none: it is the root of the tree.
+    /// The directory in which the file has its name. `None`: the file is the root of the tree.
     pub(super) directory: Option<OwnedFd>,
 }
 
 impl Tree {
-    /// The tree of a directory, which is where its path says.
+    /// The tree of an open directory.
     ///
     /// # Errors
     /// The directory, or one above it, cannot be looked at.
     pub(super) fn new(root: OwnedFd) -> io::Result<Self> {
         let path = path_of(root.as_fd())?;
         let mut is_roots = true;
-        // From the top, and not below a directory of others, who decide what is mounted there and who
-        // answers.
+        // Look from the top down, and stop at a directory that others can write: they decide what is mounted
+        // below, and whether it answers.
         let above: Vec<_> = path.ancestors().skip(1).collect();
         for directory in above.into_iter().rev() {
             is_roots =
@@ -53,18 +53,18 @@ impl Tree {
         })
     }
 
-    /// The whole path of what is at one below the root.
+    /// The absolute path for a path below the root.
     pub(super) fn whole(&self, path: &Path) -> PathBuf {
         self.path.join(path)
     }
 
-    /// Opens what is at a path below the root as O_PATH does. No other mount is entered, which could be a user's own
-    /// and not answer, and no link followed.
+    /// Opens a path below the root with O_PATH. It follows no link, and enters no other mount, which could be
+    /// a user's own and not answer.
     pub(super) fn open(&self, path: &Path) -> io::Result<OwnedFd> {
         open_below(&self.root, path)
     }
 
-    /// An open file at its path below the root, if it has that one only.
+    /// The path of an open file below the root, with its directory, if the file has only one path.
     pub(super) fn only_path(&self, file: BorrowedFd<'_>) -> io::Result<Option<Found>> {
         let stat = fstat(file)?;
         let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -72,7 +72,7 @@ impl Tree {
             return Ok(None);
         }
         let path = match path_of(file) {
-            // It lies too deep for a path.
+            // The file lies too deep for a path.
             Err(error) if error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()) => {
                 return Ok(None);
             }
@@ -81,7 +81,8 @@ impl Tree {
         let Ok(path) = path.strip_prefix(&self.path) else {
             return Ok(None);
         };
-        // The kernel may have forgotten the names above it, or it was moved, or something is mounted there.
+        // The kernel may have forgotten the names above the file, or the file was moved, or something is
+        // mounted there.
         let Ok((directory, there)) = self.find(path) else {
             return Ok(None);
         };
@@ -94,8 +95,8 @@ impl Tree {
         }))
     }
 
-    /// The directory of a path, and what has its name in that directory. So even if somebody moves
-    /// directories meanwhile, the file was in this directory.
+    /// The directory of a path, and the file that has the path's last name in it. The file is opened in the
+    /// open directory, so it was in this directory even if somebody moves directories meanwhile.
     fn find(&self, path: &Path) -> io::Result<(Option<OwnedFd>, OwnedFd)> {
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
             return Ok((None, self.open(path)?));
@@ -105,7 +106,7 @@ impl Tree {
         Ok((Some(directory), there))
     }
 
-    /// Whether a file is root's, and root alone can put another one into its place.
+    /// Whether a file is root's, and root alone can put another file into its place.
     pub(super) fn is_roots_alone(&self, path: &Path, stat: &Stat) -> io::Result<bool> {
         let is_link = FileType::from_raw_mode(stat.st_mode) == FileType::Symlink;
         if !self.is_roots || stat.st_uid != 0 || (!is_link && stat.st_mode & WRITE_BY_OTHERS != 0) {
@@ -131,7 +132,7 @@ fn open_below(directory: &OwnedFd, path: &Path) -> io::Result<OwnedFd> {
     Ok(openat2(directory, path, flags, Mode::empty(), here)?)
 }
 
-/// Whether root alone can make names in it.
+/// Whether this is a directory in which root alone can make names.
 fn is_roots_directory(stat: &Stat) -> bool {
     let is_directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     is_directory && stat.st_uid == 0 && stat.st_mode & WRITE_BY_OTHERS == 0

@@ -1,4 +1,4 @@
-//! What the labeller has in force, for an administrator.
+//! Shows an administrator what the labeller has in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ fn statement(denial: &Denial) -> Option<String> {
 }
 
 impl Force {
-    /// The state in force, without a look at modules' files.
+    /// The state in force. Files of modules are not read.
     ///
     /// # Errors
     /// When the kernel's state cannot be read.
@@ -34,7 +34,7 @@ impl Force {
         Ok(self.in_force_with_digests()?.0)
     }
 
-    /// The modules, those in force and those that can be loaded.
+    /// The state in force, and the modules that can be loaded.
     ///
     /// # Errors
     /// When the kernel's state cannot be read.
@@ -131,7 +131,7 @@ impl Force {
                         module.unlearned = denials.lost + denials.undeclared as u64;
                         module.lacking = denials.denials.iter().filter_map(statement).collect();
                     }
-                    // The module decides all the same.
+                    // The module goes on deciding.
                     Err(error) => view
                         .troubles
                         .push(format!("{UNREADABLE_NOTES}: {error}; `usher policy apply` of changed settings begins new notes")),
@@ -153,7 +153,8 @@ impl Force {
 mod tests {
     use super::*;
 
-    /// Each permission of each class, as the learner prints it, is a statement that the policy takes.
+    /// For each permission of each class, the statement that is printed is one that the policy language
+    /// takes.
     #[test]
     fn what_te_has_refused_is_a_statement_of_the_policy() {
         let denials = te::Class::ALL.iter().map(|class| Denial {

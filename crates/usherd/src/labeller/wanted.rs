@@ -9,13 +9,13 @@ use super::resolving::{self, Resolver};
 use super::state::{State, block, is_of_file};
 
 impl Force {
-    /// The settings that the policy in force has for a module; none for a module without settings.
+    /// The settings that the policy in force has for a module. `None`: the module has no settings.
     pub(super) fn wanted(&self, state: &State, name: &str) -> Result<Option<Settings>, MacError> {
         self.settings_by(state, state.policy(), name)
     }
 
-    /// The settings of a module by a policy that may follow the one in force; none for a module without
-    /// settings, and for settings that stay as they are.
+    /// The settings that a policy, which may be the next one, has for a module. `None`: the module has no
+    /// settings, or its settings stay as they are.
     pub(super) fn settings_by(
         &self,
         state: &State,
@@ -29,8 +29,8 @@ impl Force {
         module.map_or(Ok(None), |module| self.declared(&module, policy))
     }
 
-    /// The module from a file by whose declaration a policy is read; none where the settings in force stay as
-    /// they are. A module in force may be from another file than the one that is there now.
+    /// The module from a file whose declaration says how to read a policy's block. `None`: the settings in
+    /// force stay as they are. The file may not be the one from which the module in force was loaded.
     pub(super) fn declaring(
         &self,
         state: &State,
@@ -49,7 +49,7 @@ impl Force {
             })?;
             return Ok(Some(file.module));
         }
-        // An unreadable file says as little about the module in force as a different one.
+        // An unreadable file, like a different one, says nothing about the module in force.
         let file = self.files.read(name).ok().flatten();
         let file = file.filter(|file| Some(&file.digest) == state.loaded_digest(name));
         if let Some(file) = file {
@@ -77,8 +77,9 @@ impl Force {
         Resolver::new(&self.file_systems).declared(module, block)
     }
 
-    /// The settings of a module that is about to be loaded. A rule whose path gets no answer waits as one whose file
-    /// system is not mounted: the module's other rules do not wait for a user's file system.
+    /// The settings of a module that is about to be loaded. A rule whose path gets no answer waits, like a
+    /// rule whose file system is not mounted. So the module's other rules do not wait for a user's file
+    /// system.
     pub(super) fn first_settings(
         &self,
         state: &State,
@@ -94,9 +95,10 @@ impl Force {
         }
     }
 
-    /// The settings of a built-in module by a policy: those of its block or its default, or for `ubns` the
-    /// services. A rule about a file system that is not mounted waits, if a rule of the former policy has named it:
-    /// anything else is probably a mistake in the path. Where a path gets no answer, what is in force stays.
+    /// The settings of a built-in module by a policy: those of its block, or its default; for `ubns`, the
+    /// services. A rule about a file system that is not mounted waits if a rule of the former policy has
+    /// named the same path; otherwise the path is probably mistaken, and refused. A path without an answer is
+    /// refused, too.
     pub(super) fn settings_of(
         &self,
         policy: Option<&Policy>,

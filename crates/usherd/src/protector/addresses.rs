@@ -15,7 +15,7 @@ const LIST: &str = "/proc/self/net/if_inet6";
 /// The prefix of link-local addresses: programs must name the link with them, and they are seldom used.
 const OF_LINK: u16 = 0xfe80;
 
-/// The list, held open: this daemon is confined, and has no right to ask the kernel for it.
+/// The list, held open: the confined daemon may not open it again.
 #[derive(Debug)]
 pub(super) struct OwnAddresses(Option<File>);
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 /// How long changes are gathered before the SPD is compared.
 const GATHERING: Duration = Duration::from_millis(200);
 
-/// A comparison lists the whole SPD. The next one waits this many times as long as it took.
+/// A comparison lists the whole SPD. The wait for the next one is this many times as long as the comparison
+/// took.
 const REST: u32 = 9;
 
 /// The longest wait. While entries are missing, the programs of the monitor drop plaintext.
@@ -16,7 +17,7 @@ const LONGEST: Duration = Duration::from_secs(5);
 /// The period in which changes are counted.
 const PERIOD: Duration = Duration::from_secs(60);
 
-/// The number of comparisons with changes in a period from which on the SPD counts as contested.
+/// The SPD counts as contested when this many comparisons within [`PERIOD`] have found changes.
 const MANY: usize = 10;
 
 /// The pace of comparisons while changes go on.
@@ -72,7 +73,7 @@ mod tests {
             let took = Duration::from_millis(milliseconds);
             pace.note(ended, took);
             assert_eq!(pace.next(ended), ended + took * REST);
-            // The twin: after a time without changes it is soon.
+            // The twin: after a time without changes the next comparison is soon.
             let later = ended + LONGEST;
             assert_eq!(pace.next(later), later + GATHERING);
         }

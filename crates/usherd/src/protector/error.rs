@@ -7,10 +7,10 @@ use usher_ipsec::IpsecError;
 
 use crate::start::StartError;
 
-/// A configuration is not put in force.
+/// A reason that a configuration is not put in force.
 #[derive(Debug, thiserror::Error)]
 pub enum ProtectionError {
-    /// The kernel.
+    /// The kernel's error.
     #[error(transparent)]
     Ipsec(#[from] IpsecError),
     /// The tables are too large.
@@ -22,10 +22,10 @@ pub enum ProtectionError {
          add`"
     )]
     NoHost,
-    /// It has no IKE key there.
+    /// The policy has no IKE key for this host.
     #[error("the `host` block of {0} has no `ike-key`; `usher init` prints the statement")]
     NoIkeKey(String),
-    /// It has another IKE key.
+    /// The policy has another IKE key for this host.
     #[error(
         "no `ike-key` of the `host` block of {host} is the key in {}; {}.pub has the statement's text. The block \
          has both keys until the present one has been replaced (for Ed25519: `usher protection use-key`)",

@@ -1,8 +1,8 @@
 //! Finds the sockets that are older than the policy, or that another program made and passed on.
 //!
-//! Each visit passes all descriptors of the host, and users choose how many there are: hundreds of
-//! processes with half a million each take half a minute of work. So a visit goes on in parts. Between
-//! them the daemon does its other work, or rests as long as it has worked.
+//! Each visit looks at all descriptors of the host. Users choose how many there are: hundreds of processes
+//! with half a million descriptors each take half a minute of work. So a visit is made in parts. Between them
+//! the daemon does its other work, or rests as long as it has worked.
 
 use std::time::{Duration, Instant};
 
@@ -10,22 +10,22 @@ use usher_ipsec::IpsecError;
 
 use super::state::{Finding, State};
 
-/// How long connections are looked at again after a change. A handshake that was under way, whose
-/// connection may have the former mark, has ended by then.
+/// For how long after a change each visit marks connections again. Connections whose handshake was under way
+/// at the change may have the former mark, and their handshakes have ended by then.
 const SETTLING: Duration = Duration::from_secs(120);
 
 /// How long a change of the policy waits for the sockets that it governs. If it takes longer, they are
 /// found after the change is in force.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// The longest that a visit may take. Processes that come while it lasts prolong it. The next one begins
-/// with the oldest processes again.
+/// The longest time for a visit, which new processes prolong. The next visit begins with the oldest processes
+/// again.
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// The part of a visit during which the daemon does nothing else.
 pub(super) const PART: Duration = Duration::from_millis(100);
 
-/// How long it does other work, or nothing, before the next part.
+/// How long the daemon does other work, or nothing, before the next part.
 pub(super) const REST: Duration = Duration::from_millis(100);
 
 impl State {
@@ -33,7 +33,7 @@ impl State {
     /// marks; at once, unless there are very many descriptors.
     pub(super) fn settle(&mut self) {
         self.changed = Some(Instant::now());
-        // A visit under way is a long one.
+        // A visit that is under way is a long one, and is not waited for.
         let was_going_on = self.finding.goes_on();
         self.finding.is_due = true;
         let is_complete = !was_going_on && self.adopt(AT_ONCE);

@@ -33,11 +33,11 @@ use super::state::{State, optional};
 pub(super) struct Settings {
     /// The cgroup v2 folder whose programs are governed.
     pub(super) cgroup: PathBuf,
-    /// Loads LSM programs, where the kernel runs them.
+    /// Whether LSM programs are loaded, where the kernel runs them.
     pub(super) lsm: bool,
     /// This host's key, by which the policy knows it.
     pub(super) host_key: HostPublicKey,
-    /// Its addresses.
+    /// This host's addresses.
     pub(super) addresses: OwnAddresses,
 }
 
@@ -48,9 +48,9 @@ pub(super) struct Force {
     pub(super) ike: Ike,
     pub(super) following: Arc<Following>,
     pub(super) state: Mutex<State>,
-    /// The names that the policy in force has looked up.
+    /// The names in the policy in force, which the resolver looks up.
     wanted: watch::Sender<BTreeSet<HostName>>,
-    /// A change is in force whose sockets are not all found.
+    /// Notified when a change is in force whose sockets are not all found.
     unfound: Notify,
 }
 
@@ -84,9 +84,9 @@ impl Force {
         }
     }
 
-    /// Checks whether a configuration can be put in force, as far as that shows without a change. Two
-    /// errors show only when it is put in force: a failure of the kernel, and two blocks for one file
-    /// in the first policy with a block.
+    /// Checks whether a configuration can be put in force, as far as possible without changing anything. Two
+    /// errors show only when it is put in force: a failure of the kernel, and two blocks for one file in the
+    /// first policy with a block.
     ///
     /// # Errors
     /// As [`Self::put_in_force`].
@@ -112,7 +112,7 @@ impl Force {
     /// Puts a configuration in force in place of the former one.
     ///
     /// # Errors
-    /// Before anything has changed, unless the kernel fails.
+    /// Nothing has changed then, unless the error is the kernel's.
     pub(super) fn put_in_force(&self, fresh: Configuration) -> Result<u64, ProtectionError> {
         let mut state = self.state.lock();
         let applications = &fresh.checked.policy.applications;
@@ -159,7 +159,7 @@ impl Force {
         renewed
     }
 
-    /// The tables of a policy: its blocks, by the last answers for their names, and its services.
+    /// The tables of a policy: of its blocks, with the last answers for their names, and of its services.
     fn tables(&self, policy: &Policy, answers: &LastAnswers) -> Result<Tables, ProtectionError> {
         let signatures = policy.marks.signatures();
         let compiled = compile(
@@ -224,7 +224,7 @@ impl Force {
                 }
             }
             let held = state.negotiated.held(&hosts, &optional);
-            // Before the tables, so that nothing passes in the clear meanwhile.
+            // Hold peers before the tables are in force, so that nothing passes in the clear meanwhile.
             state.not_held = match ipsec.hold_all(held) {
                 Err(IpsecError::HeldFull(_)) => true,
                 outcome => outcome.map(|()| false)?,
@@ -234,7 +234,7 @@ impl Force {
             let let_go = ipsec.retain_held(|class, peer| {
                 optional.contains(&class) && may_be_held.contains(&peer)
             });
-            // The tables are in force all the same, and the next policy tries again.
+            // If this fails, the tables are in force all the same, and the next policy tries again.
             super::report(
                 "peers that left the policy are still held",
                 let_go.map(drop),
@@ -253,7 +253,7 @@ impl Force {
         Ok(())
     }
 
-    /// The names to look up, and their changes.
+    /// A receiver of the names to look up, and of their changes.
     pub(super) fn wanted_names(&self) -> watch::Receiver<BTreeSet<HostName>> {
         self.wanted.subscribe()
     }
@@ -262,11 +262,11 @@ impl Force {
     pub(super) async fn some_names(&self) {
         let mut wanted = self.wanted_names();
         let some = wanted.wait_for(|names| !names.is_empty()).await;
-        // It fails when the sender is gone, which this value owns.
+        // Waiting fails only when the sender is gone, which this value owns.
         debug_assert!(some.is_ok());
     }
 
-    /// The resolver is connected, or not any more.
+    /// Notes whether the resolver is connected.
     pub(super) fn resolver_is(&self, connected: bool) {
         self.state.lock().has_resolver = connected;
     }
@@ -284,7 +284,7 @@ impl Force {
         state.answers.save(Path::new(paths::LAST_ANSWERS))
     }
 
-    /// The reason that no LSM programs will be loaded. None: they will, where the kernel runs them.
+    /// The reason that no LSM programs are loaded. `None`: they are loaded where the kernel runs them.
     pub(super) fn without_lsm(&self) -> Option<&'static str> {
         (!self.settings.lsm).then_some(SWITCHED_OFF)
     }
@@ -300,8 +300,9 @@ impl Force {
         }
     }
 
-    /// Handles the kernel's request for SAs. With too many peers for entries of their own, programs choose
-    /// the address; so requests for addresses that are no peers end here, at the cost of a look-up.
+    /// Handles the kernel's request for SAs. When there are too many peers for an entry of the SPD each,
+    /// programs choose the address of a request. So a request for an address that is no peer ends here, at
+    /// the cost of a look-up.
     pub(super) fn acquire(&self, acquire: Acquire) {
         let peer = acquire.peer.to_canonical();
         let is_known = self.state.lock().tables.peers.contains(&peer);
@@ -310,13 +311,12 @@ impl Force {
         }
     }
 
-    /// Distinguishes this process's changes of the SPD from those of others. None: nothing is in
-    /// force.
+    /// Tells this process's changes of the SPD from those of others. `None`: nothing is in force.
     pub(super) fn ours(&self) -> Option<Ours> {
         self.state.lock().ipsec.as_ref().map(Ipsec::ours)
     }
 
-    /// Puts Usher's entries of the SPD back that others have changed.
+    /// Restores Usher's entries of the SPD that others have changed.
     pub(super) fn put_back(&self) -> Result<(), IpsecError> {
         let mut state = self.state.lock();
         let Some(ipsec) = &mut state.ipsec else {
@@ -334,15 +334,14 @@ impl Force {
         Ok(())
     }
 
-    /// Handles SAs that have come: sockets that wait look again, and the peers are held to the
-    /// classes.
+    /// Handles new SAs: waiting sockets look for their routes again, and the peers are held to the classes.
     pub(super) fn announce(&self, notices: &[Notice]) {
         let mut state = self.state.lock();
         let classes = classes(&state.tables);
         let class_at_work =
             |notice: &Notice| class_of(notice.reqid).filter(|class| classes.contains(class));
-        // First, because sockets wait for it, even if the rest fails. Each once, because each change of the
-        // SPD makes all sockets look for their routes again.
+        // Announce SAs first: sockets wait for that, even if the rest fails. Announce each class and peer
+        // once: each change of the SPD makes all sockets look for their routes again.
         let come = notices
             .iter()
             .filter_map(|notice| Some((class_at_work(notice)?, notice.peer.to_canonical())));
@@ -458,15 +457,15 @@ impl Force {
         Ok(())
     }
 
-    /// Follows this host's own addresses, which nothing protects.
+    /// Follows this host's own addresses: traffic with them is not protected.
     pub(super) fn follow_addresses(&self) {
         if let Some(ipsec) = &mut self.state.lock().ipsec {
             self.set_own_addresses(ipsec);
         }
     }
 
-    /// Sets this host's own addresses. If that fails, programs of this host do not reach it at these; peers
-    /// are protected all the same.
+    /// Sets this host's own addresses. If that fails, programs of this host may not reach it at these
+    /// addresses; traffic with peers is protected all the same.
     fn set_own_addresses(&self, ipsec: &mut Ipsec) {
         match self.settings.addresses.list() {
             Ok(own) => super::report(
@@ -488,7 +487,7 @@ fn require_mask(ipsec: &Ipsec, mask: MarkMask) -> Result<(), IpsecError> {
     }
 }
 
-/// Addresses as the kernel knows them.
+/// Addresses as the kernel has them: IPv4-mapped ones as IPv4.
 fn canonical(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     addresses.iter().map(IpAddr::to_canonical)
 }

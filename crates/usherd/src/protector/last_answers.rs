@@ -1,8 +1,8 @@
 //! The last answers for the names in `network` statements, in memory and in a file, because they stay in
 //! force while a name cannot be resolved, also over restarts.
 //!
-//! Many servers answer each question with some of a name's addresses. So an answer takes none away at
-//! once: a connection to such an address would fall under another network of its block, perhaps into the
+//! Many servers answer each question with only some of a name's addresses. So no answer removes an address at
+//! once: a connection to a removed address would fall under another network of its block, perhaps into the
 //! clear. An address stays in force for an hour after the first answer that lacks it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use usher_policy::protection::{MAXIMUM_ADDRESSES, Names, ResolverReply};
 
 use crate::kept;
 
-/// Largest file: more than 256 names with 64 addresses take.
+/// The largest file, in bytes: more than 256 names with 64 addresses each need.
 const LARGEST_FILE: u64 = 4 << 20;
 
 /// How often confirmations of answers are written to the file. Changed answers are written at once.
@@ -34,14 +34,14 @@ const KEEPING: Duration = Duration::from_secs(3600);
 /// The last answers for names.
 #[derive(Debug, Default)]
 pub(super) struct LastAnswers {
-    /// The names that the policy in force has looked up.
+    /// The names in the policy in force, which the resolver looks up.
     wanted: BTreeSet<HostName>,
     answers: BTreeMap<HostName, Answer>,
     /// Reasons that names could not be looked up the last time.
     failures: BTreeMap<HostName, String>,
     /// Names with more addresses than are kept, at their last answer.
     crowded: BTreeSet<HostName>,
-    /// When the file is to be written; none: it has the answers.
+    /// When the file is to be written; `None`: it has the present answers.
     save_at: Option<Instant>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct LastAnswers {
 struct Answer {
     /// In their order, each once.
     addresses: Vec<IpAddr>,
-    /// When it came, in seconds since 1970.
+    /// When the answer came, in seconds since 1970.
     at: u64,
     /// Addresses of earlier answers that are still in force, and when an answer lacked them first.
     #[serde(default)]
@@ -58,8 +58,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// The answer that follows another one. Returns with it whether addresses are left out because there
-    /// are too many.
+    /// The answer that follows `before`, and whether addresses are left out because there are too many.
     fn after(before: Option<&Self>, addresses: Vec<IpAddr>, now: u64) -> (Self, bool) {
         let mut former = before.map_or_else(BTreeMap::new, |before| before.former.clone());
         for address in before.into_iter().flat_map(|before| &before.addresses) {
@@ -118,7 +117,7 @@ impl LastAnswers {
     /// Writes the file, if an answer has changed, or was confirmed some time ago.
     ///
     /// # Errors
-    /// The system's error. It is tried again later.
+    /// The system's error. A later call tries again.
     pub(super) fn save(&mut self, path: &Path) -> io::Result<()> {
         let now = Instant::now();
         if self.save_at.is_none_or(|at| at > now) {
@@ -130,7 +129,7 @@ impl LastAnswers {
         Ok(())
     }
 
-    /// The policy in force has these names. The answers for others are forgotten.
+    /// Notes that the policy in force has these names, and forgets the answers for all others.
     pub(super) fn keep_only(&mut self, wanted: BTreeSet<HostName>) {
         let before = self.answers.len();
         self.answers.retain(|name, _| wanted.contains(name));
@@ -215,7 +214,7 @@ impl LastAnswers {
     }
 }
 
-/// Troubles of the answers that are shown, each for people.
+/// The troubles with the answers in these views, for people.
 pub(super) fn troubles(views: &[NameView]) -> impl Iterator<Item = String> {
     let ages = views.iter().filter_map(|view| {
         let name = &view.name;
@@ -255,7 +254,7 @@ fn read_last_answers(path: &Path) -> io::Result<BTreeMap<HostName, Answer>> {
     Ok(answers)
 }
 
-/// As [`Names::answer`] keeps them, so that equal answers are equal.
+/// Addresses as [`Names::answer`] keeps them, so that answers with the same addresses are equal.
 fn canonical(addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     let addresses = addresses.into_iter();
     let mut addresses: Vec<IpAddr> = addresses.map(|address| address.to_canonical()).collect();
@@ -328,20 +327,20 @@ mod tests {
     fn an_answer_that_lacks_addresses_takes_none_away_for_an_hour() {
         let mut answers = following(&["a"]);
         assert!(answers.take(some_of("a", [1, 2, 3]), 1000));
-        // Each answer has one of them: nothing new, and no new generation.
+        // Each answer has one of the three addresses, so nothing changes.
         for (round, last) in [1, 2, 3, 1, 2, 3].into_iter().enumerate() {
             let now = 1015 + 15 * round as u64;
             assert!(!answers.take(some_of("a", [last]), now), "{last}");
             assert_eq!(in_force(&answers, now), [1, 2, 3]);
         }
-        // A new one is in force at once, beside them.
+        // A new address is in force at once, beside the others.
         assert!(answers.take(some_of("a", [4]), 1200));
         assert_eq!(in_force(&answers, 1200), [1, 2, 3, 4]);
         let view = &answers.view(1210)[0];
         assert_eq!(view.addresses, [IpAddr::from([192, 0, 2, 4])]);
         let ages: Vec<u64> = view.former.iter().map(|former| former.age).collect();
         assert_eq!(ages, [1210 - 1075, 1210 - 1090, 10], "{view:?}");
-        // An hour after the first answer without it, and not by age alone.
+        // An address goes an hour after the first answer without it, and only by another answer.
         assert!(!answers.take(some_of("a", [4]), 1075 + 3599));
         assert_eq!(in_force(&answers, 9000), [1, 2, 3, 4]);
         assert!(answers.take(some_of("a", [4]), 1075 + 3600));

@@ -2,17 +2,17 @@
 //! and check packets, Usher's entries of the SPD (`usher-ipsec`), and the way to charon (`usher-ike`).
 //! The only key that it holds is the IKE key, which it hands to charon.
 //!
-//! All that is in force is in the kernel. When this process ends, or hangs, nothing of it changes; only
+//! All that is in force is in the kernel. When this process ends, or hangs, protection stays as it is; only
 //! changes of the policy, of programs' files and of the SPD are not followed meanwhile. Without an
-//! `application` block it loads nothing, and speaks to charon only to remove what an earlier policy left
-//! there.
+//! `application` block the protector loads nothing, and speaks to charon only to remove what an earlier
+//! policy left there.
 //!
-//! The guard knows only daemons that were executed after it came, and the keeper brings it after the
-//! network. So a protector that finds a guard where there was none ends, and the service manager starts
-//! it again, as the owner of its objects.
+//! The keeper, which starts after the network, loads the guard, which knows only daemons that were executed
+//! later. So a protector that was executed before the guard came ends when it finds the guard. The service
+//! manager starts it again, and the guard then knows it as the owner of its objects.
 //!
-//! Names in `network` statements are looked up by the resolver, a process without privileges: from it come
-//! addresses and reasons, both bounded. The last answers stay in force while there are no others.
+//! The resolver, a process without privileges, looks up names in `network` statements. It sends addresses and
+//! reasons of failures, both of bounded size. The last answers stay in force while there are no others.
 //!
 //! Room: the BPF objects of `bpf/ipsec`, the SPD, the sockets and the IKE key of charon, the last answers for
 //! names. Only root's requests and the resolver's answers reach it.
@@ -67,13 +67,14 @@ pub use state::release;
 /// How often the files of programs, their sockets, this host's addresses and the sysctls are looked at.
 const LOOKING: Duration = Duration::from_secs(5);
 
-/// Limit of notices of SAs that are taken at a time: a file is written, and sockets are found, once for all.
+/// Limit of notices of SAs that are handled together: the file is written, and sockets are sought, once for
+/// all of them.
 const MOST_GATHERED: usize = 1_024;
 
 /// How often the SPD is compared without a report of a change.
 const COMPARING: Duration = Duration::from_secs(60);
 
-/// How long reports of the kernel wait that are too many for one call.
+/// The pause after a call that could not take all reports of the kernel.
 const BREATH: Duration = Duration::from_millis(20);
 
 /// Runs the protector until the process ends.
@@ -100,7 +101,7 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<
         .recursive(true)
         .create(paths::PROTECTOR_DIRECTORY);
     made.attempt(format!("cannot make {}", paths::PROTECTOR_DIRECTORY))?;
-    // Made for the same reason: a key that is put there later can then be read.
+    // Make this folder for the same reason: a key that is put there later can then be read.
     match DirBuilder::new().mode(0o755).create(paths::IKE_DIRECTORY) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             Err(error).attempt(format!("cannot make {}", paths::IKE_DIRECTORY))?;
@@ -121,7 +122,7 @@ pub fn run(cgroup: Option<PathBuf>, vici: Option<PathBuf>, lsm: bool) -> Result<
         let vici = vici.unwrap_or_else(|| PathBuf::from(paths::CHARON));
         let (ike, notices) = Ike::start(vici, OwnSad(Sad::open()?));
         let force = Arc::new(Force::new(settings, ike, Arc::clone(&following)));
-        // First, so that no acquire and no change of the SPD comes between.
+        // Open the watcher first, so that it misses no acquire and no change of the SPD.
         let watcher = Watcher::open()?;
         force.put_in_force(configuration)?;
         following.begin(Arc::clone(&force) as Arc<dyn Follower>);
@@ -195,7 +196,7 @@ async fn announce(force: &Force, mut notices: mpsc::Receiver<Notice>) {
     tracing::error!("the task that negotiates has ended");
 }
 
-/// Finds older sockets, for ever: at intervals, and after a change that has not found them all.
+/// Finds older sockets, for ever: at intervals, and after a change whose sockets were not all found at once.
 async fn find_sockets(force: &Force) {
     loop {
         while force.adopt_some() {

@@ -1,4 +1,4 @@
-//! The connection to the resolver: it gets the names of the policy in force, and answers.
+//! The connection to the resolver, which gets the names of the policy in force, and answers.
 
 use std::io;
 use std::path::Path;
@@ -16,14 +16,14 @@ use super::force::Force;
 const GATHERING: Duration = Duration::from_millis(200);
 
 /// The shortest time between two changes of the tables for new answers. A resolver, or a server, that keeps
-/// changing its answers costs no more than this.
+/// changing its answers costs no more than one change in this time.
 const RENEWING: Duration = Duration::from_secs(5);
 
 /// The time between two attempts to reach the resolver.
 const RETRYING: Duration = Duration::from_millis(250);
 
-/// Sends the resolver the names of the policy in force, for ever. Without names it does not connect.
-/// While the resolver is not reached, the last answers stay in force.
+/// Sends the resolver the names of the policy in force, for ever. Without names there is no connection. While
+/// the resolver is not reached, the last answers stay in force.
 pub(super) async fn follow(force: &Force) {
     let (mut renewed, mut due) = (None, None);
     loop {
@@ -34,7 +34,7 @@ pub(super) async fn follow(force: &Force) {
                 force.resolver_is(true);
                 let end = exchange(force, &resolver, &mut renewed, &mut due).await;
                 force.resolver_is(false);
-                // The last answers come in force all the same, but no sooner: a resolver that ends after each
+                // Put the last answers in force, but not before they are due: a resolver that ends after each
                 // answer must cost no more than one that stays.
                 if let Some(due) = due.take() {
                     sleep_until(due).await;
@@ -87,7 +87,7 @@ async fn exchange(
     }
 }
 
-/// Puts the answers in force, and keeps them.
+/// Puts the answers in force, and saves them.
 fn renew(force: &Force) {
     if let Err(error) = force.renew() {
         tracing::error!(%error, "cannot put new addresses of the policy's host names in force; the former ones \

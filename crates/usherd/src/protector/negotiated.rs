@@ -19,8 +19,8 @@ use usher_policy::protection::Class;
 
 use crate::kept;
 
-/// Largest file: more than all hosts take that can be held (65,536), with names of any length. A file
-/// that is written must not be too large to be read.
+/// The largest file, in bytes: more than the hosts that can be held (65,536) need, with names of any length.
+/// So each file that is written can be read again.
 const LARGEST_FILE: u64 = 64 << 20;
 
 /// The names of classes, each with the time since when a host is held to it, in seconds since 1970.
@@ -41,9 +41,9 @@ struct Held {
 #[serde(untagged)]
 enum Stored {
     Held(Held),
-    /// As earlier versions have written them.
+    /// A host as earlier versions have written it.
     Since(Classes),
-    /// As still earlier versions have written them.
+    /// A host as still earlier versions have written it: the names of its classes.
     Named(BTreeSet<String>),
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Negotiated {
     hosts: BTreeMap<HostName, Held>,
     /// The keys of the hosts with which the policy has SAs negotiated.
     keys: BTreeMap<HostName, Keys>,
-    /// The file does not have them yet.
+    /// The file does not have the present hosts yet.
     is_unsaved: bool,
     /// The reason that the file could not be read or written.
     trouble: Option<String>,
@@ -101,8 +101,8 @@ impl Negotiated {
         }
     }
 
-    /// Follows hosts to the names that they have in a policy with these blocks. Forgets nothing, so that the
-    /// former policy can come back.
+    /// Moves hosts to the names that their keys have in a policy with these blocks. Forgets no host, so that
+    /// the former policy can come back.
     pub(super) fn follow<'h>(&mut self, hosts: impl Iterator<Item = &'h Host>) {
         self.keys = hosts.map(|host| (host.name.clone(), keys(host))).collect();
         let by_key = self.keys.iter();
@@ -112,7 +112,8 @@ impl Negotiated {
         for (name, held) in &self.hosts {
             let has_keys = held.keys.iter().filter_map(|key| by_key.get(key).copied());
             let mut names: BTreeSet<&HostName> = has_keys.collect();
-            // All of its keys may have been replaced, or are not known.
+            // A host keeps its name if no block has one of its keys: all of them may have been replaced, or
+            // none is known.
             if names.is_empty() {
                 names.insert(name);
             }
@@ -137,7 +138,7 @@ impl Negotiated {
         self.is_unsaved |= self.hosts.len() < before;
     }
 
-    /// A host has negotiated a class that the policy has as `optional`.
+    /// Notes that a host has negotiated a class that the policy has as `optional`.
     pub(super) fn insert(&mut self, host: HostName, class: Class) {
         let keys = self.keys.get(&host);
         let held = self.hosts.entry(host).or_insert_with(|| Held {
@@ -175,7 +176,8 @@ impl Negotiated {
         self.hosts.get(host)?.classes.get(class).copied()
     }
 
-    /// The peers to hold, by class: all addresses of these peers that have negotiated it.
+    /// The addresses to hold, each with its class: all addresses of each of these peers that has negotiated
+    /// the class.
     pub(super) fn held(&self, peers: &[Peer], classes: &[Class]) -> Vec<(Class, IpAddr)> {
         let mut held = Vec::new();
         for peer in peers {
@@ -259,13 +261,13 @@ mod tests {
             [(ENCRYPTION, peers[0].addresses[0])]
         );
         assert!(next.held(&peers, &[AUTHENTICATION]).is_empty());
-        // Gone with its block, for good.
+        // The host is forgotten with its block, for good.
         next.keep_only(&BTreeSet::from([peers[1].name.clone()]));
         next.save(&path);
         assert!(Negotiated::load(&path).held(&peers, &all).is_empty());
     }
 
-    /// A block; its keys begin with these bytes.
+    /// A block whose keys are made of these bytes.
     fn block(name: &str, key: u8, ike_key: u8) -> Host {
         Host {
             name: name.parse().expect("a name"),
@@ -288,8 +290,8 @@ mod tests {
         negotiated.follow([block("a", 1, 11), block("b", 2, 12)].iter());
         negotiated.insert("a".parse().expect("a name"), ENCRYPTION);
         negotiated.save(&path);
-        // Also by a protector that has started since, and if it gets another IKE key as well. The former
-        // name belongs to another host now.
+        // The host stays held by a protector that has started since, even with another IKE key as well. The
+        // former name belongs to another host now.
         let mut next = Negotiated::load(&path);
         let renamed = [block("c", 1, 13), block("a", 3, 14)];
         next.follow(renamed.iter());

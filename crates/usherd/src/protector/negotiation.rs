@@ -18,7 +18,8 @@ use super::error::ProtectionError;
 /// The configuration for charon, on the host with this key.
 ///
 /// # Errors
-/// When the host has no name, or none of the IKE keys that its block states.
+/// When the policy has no block or no IKE key for this host, or the host lacks a private key of those that
+/// its block states.
 pub(super) fn configuration(
     policy: &Policy,
     tables: &Tables,
@@ -51,7 +52,7 @@ pub(super) fn configuration(
     })
 }
 
-/// This host's private keys: one of each algorithm of which its block states any.
+/// This host's private keys: one for each algorithm of which its block states a key.
 fn own_keys(
     own: &Host,
     file_of: impl Fn(IkeAlgorithm) -> &'static Path,
@@ -84,8 +85,8 @@ fn file_of(algorithm: IkeAlgorithm) -> &'static Path {
     })
 }
 
-/// The other hosts with which SAs are negotiated: those with an `ike-key` of an algorithm of which this host
-/// has one, too. Without `own`: all that have an `ike-key`.
+/// The other hosts with which SAs are negotiated: those with an `ike-key` of the same algorithm as one of
+/// this host's. Without `own`, all hosts with an `ike-key`.
 pub(super) fn peers<'p>(
     policy: &'p Policy,
     own: Option<&'p Host>,
@@ -97,8 +98,9 @@ pub(super) fn peers<'p>(
     policy.hosts.values().filter(is_peer)
 }
 
-/// The hosts that are held once they have had SAs. Hosts that no longer share an algorithm of keys with this
-/// host are among them: otherwise a slip in a policy would let them go, into the clear.
+/// The hosts that are held once they have had SAs. They include hosts that no longer share an algorithm of
+/// keys with this host: otherwise a mistake in a policy would release them, and their traffic could pass in
+/// the clear.
 pub(super) fn held_peers(policy: &Policy, host_key: &HostPublicKey) -> Vec<Peer> {
     let hosts = peers(policy, None).filter(|host| host.is_held && !host.keys.contains(host_key));
     hosts.map(peer).collect()
@@ -114,8 +116,8 @@ fn peer(host: &Host) -> Peer {
     }
 }
 
-/// The classes that this host does not negotiate ahead of need: those that only its own services
-/// demand, and those that it needs for destinations at other peers.
+/// The classes that this host negotiates with a peer only on demand: those that no `application` block uses,
+/// and that this host needs for no destination at the peer.
 fn on_demand(tables: &Tables, peers: &[Peer]) -> BTreeSet<(HostName, Class)> {
     let items = tables.item_lists.iter().flatten();
     let by_application: BTreeSet<Class> = items.map(|item| tables.classes[item.class].0).collect();
@@ -186,9 +188,9 @@ mod tests {
         let read = own_keys(&own, file_of).expect("a key");
         let read: Vec<IkePublicKey> = read.iter().map(|key| key.public()).collect();
         assert_eq!(read, [key]);
-        // Without a statement it is not even looked for.
+        // Without a statement the key is not even looked for.
         assert!(own_keys(&host("laptop", &[]), file_of).is_ok_and(|keys| keys.is_empty()));
-        // A statement for another key, and none to state.
+        // The stated key is missing; then another key is in its place.
         std::fs::remove_file(file).expect("it is there");
         let lost = own_keys(&own, file_of).expect_err("no key").to_string();
         assert!(

@@ -103,7 +103,7 @@ struct Told {
 }
 
 impl Refusals {
-    /// Nothing is loaded any more: counters of programs that are loaded later begin at 0.
+    /// Forgets the numbers, because nothing is loaded: counters of programs that are loaded later begin at 0.
     pub(super) fn begin_again(&mut self) {
         self.told = Some(BTreeMap::new());
     }
@@ -115,7 +115,7 @@ impl Refusals {
         }
     }
 
-    /// Returns the counter, by how much it has grown, and the reason.
+    /// Returns, for each line to write, the counter, by how much it has grown, and the reason.
     fn news(
         &mut self,
         counters: &[(String, u64)],
@@ -185,7 +185,7 @@ mod tests {
         assert_eq!((news[0].0, news[0].1), ("kept_plain", 1));
     }
 
-    /// A counter that is new has a reason, or a place in this list.
+    /// A new counter needs a reason, or a place in `OF_NO_REFUSAL`.
     #[test]
     fn every_counter_of_a_refusal_has_a_reason() {
         const OF_NO_REFUSAL: [&str; 10] = [

@@ -63,7 +63,8 @@ impl Force {
             let (Some(ipsec), Some(present)) = (ipsec, present) else {
                 return Ok(SocketsView::default());
             };
-            // Applications are numbered by the policy. Names that got other addresses change no number.
+            // The visit numbers applications by its policy, so the policy must not have changed. Names that
+            // got other addresses change no number.
             if Arc::ptr_eq(&configuration, present) {
                 let names = answers.names(unix_time());
                 return page(ipsec, &present.checked.policy, &names, visit);
@@ -83,8 +84,8 @@ impl Force {
     }
 }
 
-/// The page of a complete visit: see [`usher_local::requests::Sockets`]. `policy` is the one in force,
-/// and `names` what its names stand for.
+/// The page of a complete visit: see [`usher_local::requests::Sockets`]. `policy` is the one in force, and
+/// `names` has the addresses of its names.
 fn page(
     ipsec: &mut Ipsec,
     policy: &Policy,
@@ -97,7 +98,7 @@ fn page(
     let mut sockets = Vec::with_capacity(page.sockets.len());
     for socket in &page.sockets {
         let number = socket.application;
-        // The monitor works by the tables of this very policy.
+        // The monitor works by this policy's tables, so the number has a block.
         let Some(block) = policy.applications.get(number as usize) else {
             continue;
         };

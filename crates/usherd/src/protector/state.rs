@@ -1,4 +1,4 @@
-//! The state of the protector: the tables in force, and all that it knows of them.
+//! The state of the protector: the tables in force, and what belongs to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,9 +23,9 @@ use super::refusals::Refusals;
 /// The present visit of all descriptors.
 #[derive(Debug, Default)]
 pub(super) struct Finding {
-    /// With the time when it began.
+    /// The visit, and when it began.
     pub(super) visit: Option<(Visit, Instant)>,
-    /// Something has changed since it began, so another one follows.
+    /// Something has changed since the visit began, so another visit follows.
     pub(super) is_due: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct State {
     pub(super) applied: Applied,
     /// None: nothing is protected, and nothing is loaded.
     pub(super) ipsec: Option<Ipsec>,
-    /// Sockets that were found and are governed since.
+    /// The number of older sockets that were found, and are governed since.
     pub(super) adopted: u64,
     /// When tables, programs or held peers have changed last.
     pub(super) changed: Option<Instant>,
@@ -97,7 +97,7 @@ impl State {
         (is_new, outcome)
     }
 
-    /// All addresses of the host whose SAs have come; none if it, or the address that has SAs, has left
+    /// All addresses of the host whose SAs have come; none if the host, or the address that has SAs, has left
     /// the policy meanwhile.
     fn addresses_to_hold(&self, notice: &Notice) -> Vec<IpAddr> {
         let addresses = self.peers.get(&notice.host);
@@ -144,8 +144,8 @@ impl State {
     }
 }
 
-/// The classes that the tables have as optional. Plaintext of mandatory classes never passes, so a host's SAs
-/// of these do not show what it can do once they are optional.
+/// The classes that the tables have as optional. A host's SAs of mandatory classes, whose plaintext never
+/// passes, do not show what the host can do once these classes are optional.
 pub(super) fn optional(tables: &Tables) -> Vec<Class> {
     let classes = tables.classes.iter();
     let optional = classes.filter(|(_, level)| *level == Level::Optional);
@@ -237,7 +237,7 @@ mod tests {
         for negotiated in addresses {
             assert_eq!(of(&host, negotiated), addresses);
         }
-        // The same as after the next start.
+        // After the next start, the same addresses are held.
         let peer = Peer {
             name: host.clone(),
             addresses: addresses.to_vec(),

@@ -1,8 +1,7 @@
-//! The recorder keeps every authentication as the bytes that the client signed, in the log of
-//! `usher-log`, whose key it holds, and signs how each session ended. It listens only to the keeper,
-//! and touches no network and no other file. It repeats the verifier's check of each signature, and
-//! compares the signed contents with the verifier's claim: the keeper opens no session on the
-//! verifier's word alone.
+//! The recorder writes the log (`usher-log`), whose key it holds. It keeps every authentication as the bytes
+//! that the client signed, and signs how each session ended. It listens only to the keeper, and touches no
+//! network and no other file. It repeats the verifier's check of each signature, and compares the signed
+//! contents with the verifier's claim: the keeper opens no session on the verifier's word alone.
 //!
 //! Room: the log's directory and key, the keeper's socket.
 
@@ -75,8 +74,8 @@ pub fn run() -> Result<(), StartError> {
     })
 }
 
-/// The log's key, and the next one if there is any. A next key that cannot be used is left out: a log that has
-/// it already is not opened then, and any other one keeps its key.
+/// The log's key, and the next one if there is any. A next key that cannot be used is left out: then a log
+/// that already uses it cannot be opened, and any other log keeps its key.
 fn signing_keys() -> Result<SigningKeys, StartError> {
     let mut keys = SigningKeys::from(signing_key(Path::new(paths::LOG_KEY))?);
     let next = Path::new(paths::NEXT_LOG_KEY);
@@ -154,7 +153,7 @@ async fn serve(writer: Arc<Writer>, listener: OwnedFd, keeper: u32) -> io::Resul
     }
 }
 
-/// A keeper that does not read its answers loses them, and refuses the sessions.
+/// Sends the keeper a verdict. A keeper that does not read its answers loses them, and refuses the sessions.
 fn tell(replies: &mpsc::Sender<Vec<u8>>, request: u64, verdict: Result<(), Refusal>) {
     let reply = RecorderReply { request, verdict };
     if replies.try_send(reply.encode()).is_err() {

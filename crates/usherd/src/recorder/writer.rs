@@ -35,7 +35,7 @@ struct Counts {
     authentications: AtomicU64,
     ends: AtomicU64,
     refused: AtomicU64,
-    /// The reason that the last attempt kept nothing.
+    /// The reason that the last attempt to write failed, if it did.
     failing: Mutex<Option<String>>,
 }
 
@@ -66,11 +66,13 @@ impl Writer {
         (writer, failure)
     }
 
-    /// Passes on a record; its verdict goes to `replies` when it is on disk.
+    /// Passes a record to the writing task, which sends the verdict to `replies` when the record is on the
+    /// disk.
     ///
     /// # Errors
-    /// For an authentication, [`Refusal::Malformed`] if it is no record, has no valid signature or differs
-    /// from the claim, and those of certificates; [`Refusal::Overloaded`].
+    /// [`Refusal::Overloaded`] when too many records wait. For an authentication also [`Refusal::Malformed`]
+    /// if it is no record, has no valid signature or differs from the claim; and the refusals of
+    /// certificates.
     pub fn write_records(
         &self,
         asked: RecorderRequest,
@@ -94,7 +96,7 @@ impl Writer {
             .map_err(|_| Refusal::Overloaded)
     }
 
-    /// Records in the log.
+    /// The number of records in the log.
     pub fn records(&self) -> u64 {
         self.counts.records.load(Ordering::Relaxed)
     }
@@ -188,7 +190,7 @@ async fn write(
         for (request, replies) in tellers {
             tell(&replies, request, verdict);
         }
-        // Opening the log anew determines what is on the disk.
+        // The error ends this process: only opening the log anew determines what is on the disk.
         if let Err(error) = outcome
             && !error.is_full()
         {

@@ -10,15 +10,16 @@ use tokio::time::Instant;
 use usher_base::HostName;
 use usher_policy::protection::ResolverReply;
 
-/// The time from the end of a look-up to the next one of the same name. The C library does not say how
-/// long an answer is valid; a program on this host may get a new address that much earlier.
+/// The time from the end of a look-up to the next one of the same name. The C library does not say how long
+/// an answer is valid; so a program on this host may get a new address earlier than the protector, by this
+/// time.
 const AGAIN: Duration = Duration::from_secs(15);
 
 /// Limit of look-ups at one time. Each takes a thread. DNS servers that do not answer hold them up for as
 /// long as resolv.conf(5) says, and then answers become older.
 const AT_ONCE: usize = 8;
 
-/// The time after which a look-up hangs: longer than the C library tries all servers.
+/// The time after which a look-up counts as hung: longer than the C library tries all servers.
 pub const HUNG: Duration = Duration::from_secs(600);
 
 /// The names to look up, and the look-ups under way.
@@ -32,7 +33,7 @@ pub struct LookUps {
 }
 
 impl LookUps {
-    /// Takes these names in place of the former ones. New ones are due at once.
+    /// Takes these names in place of the former ones. New names are due at once.
     pub fn follow(&mut self, names: Vec<HostName>) {
         let now = Instant::now();
         let former = std::mem::take(&mut self.due);
@@ -43,7 +44,7 @@ impl LookUps {
         self.due = names.collect();
     }
 
-    /// Begins look-ups that are due, the longest first, as far as there is room.
+    /// Begins look-ups that are due, as far as there is room; those that have been due longest come first.
     pub fn begin(&mut self) {
         let now = Instant::now();
         let is_due =
@@ -65,14 +66,14 @@ impl LookUps {
         }
     }
 
-    /// Waits for the answer of a look-up whose name is wanted; none if none is under way. May be
+    /// Waits for the answer of a look-up whose name is wanted; `None` if no look-up is under way. May be
     /// cancelled.
     pub async fn next(&mut self) -> Option<ResolverReply> {
         loop {
             let (name, found) = match self.threads.join_next().await? {
                 Ok(done) => done,
                 Err(error) => {
-                    // Its name is not looked up again, until this process ends because it hangs.
+                    // The name is not looked up again: it counts as hung later, which ends this process.
                     tracing::error!(%error, "a look-up ended without an answer");
                     continue;
                 }
@@ -140,7 +141,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn look_ups_that_hang_leave_no_room_and_are_found() {
         let mut look_ups = LookUps::default();
-        // They never end, as far as this test sees: nothing waits for them.
+        // The look-ups never end, as far as this test sees: nothing waits for them.
         let names = (0..20).map(|number| name(&format!("127.0.0.{number}")));
         look_ups.follow(names.collect());
         look_ups.begin();

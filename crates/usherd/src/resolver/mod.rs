@@ -2,8 +2,8 @@
 //! comes from the network. It asks as the programs of this host do, by the C library's getaddrinfo(3),
 //! so it finds what they find: /etc/hosts, the name service's modules and the host's DNS servers.
 //!
-//! A look-up cannot be interrupted. Each has a thread of its own, of which there are few, and when one
-//! hangs for long the process ends, so that the service manager starts another.
+//! A look-up cannot be interrupted, and takes one of a few threads. When a look-up hangs for long, the
+//! process ends, and the service manager starts it again.
 //!
 //! Room: the protector's connection, the configuration of the name service, datagram and TCP sockets. No
 //! key, no capability.
@@ -25,7 +25,7 @@ use usher_policy::protection::{MAXIMUM_RESOLVER_PACKET, ResolverRequest};
 use crate::start::{self, Attempt, Start, StartError};
 use look_ups::LookUps;
 
-/// How often it looks which names are due.
+/// How often the resolver checks which names are due.
 const LOOKING: Duration = Duration::from_millis(250);
 
 /// Runs the resolver until the process ends.
@@ -47,12 +47,12 @@ pub fn run() -> Result<(), StartError> {
             () = watchdog() => Ok(()),
         }
     });
-    // Without waiting for a look-up that hangs.
+    // Do not wait for a look-up that hangs.
     runtime.shutdown_background();
     end
 }
 
-/// Serves the protector. There is one, so its next connection waits for the end of the former.
+/// Serves the protector. There is only one, so its next connection waits until the former one has ended.
 async fn serve(listener: OwnedFd, protector: u32) -> io::Result<()> {
     let listener = PacketListener::new(listener)?;
     let mut look_ups = LookUps::default();

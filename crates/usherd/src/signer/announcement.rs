@@ -31,8 +31,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// After this time a host that does not answer is given up: it must not hold a caller for a minute.
 const TRYING: Duration = Duration::from_secs(15);
 
-/// Announces a connection in the user's session. If there is none, opens one, and then a ticket for
-/// `uid`. The connection's gate stands from before the announcement until the caller lifts it.
+/// Announces a connection in the user's session. If there is no session, opens one, and then requests a
+/// ticket. The connection's gate stands from before the announcement until the caller lifts it.
 pub async fn announce(
     signer: &Arc<Signer>,
     lease: &Lease,
@@ -53,9 +53,9 @@ pub async fn announce(
 /// Sessions of attempts whose answer was lost, or comes too late.
 #[derive(Default)]
 struct Unanswered {
-    /// In these the connection may stand announced.
+    /// Sessions in which the connection may be announced.
     announced: HashSet<SessionId>,
-    /// The server may have opened these.
+    /// Sessions that the server may have opened.
     opened: Vec<SessionId>,
 }
 
@@ -88,7 +88,7 @@ async fn attempt_all(
             let session = attempt.used.or(attempt.opening.opened);
             unanswered.announced.extend(session);
             unanswered.opened.extend(attempt.opening.opened);
-            // The user is not asked again for each attempt: the program tries again.
+            // Do not ask the user again for each attempt: the program may try again.
             if attempt.opening.asked || Instant::now() >= until {
                 return Err(refusal);
             }
@@ -102,7 +102,7 @@ async fn attempt_all(
             && !unanswered.announced.is_empty()
             && !attempt.opening.asked
         {
-            // A former attempt announced it: its answer came too late.
+            // A former attempt has announced the connection, and its answer came too late.
             let Pair { host, uid, .. } = &lease.pair;
             for session in unanswered.announced.drain() {
                 let withdrawn = signer.relay.withdraw(host, *uid, session, gated.connection);
@@ -119,7 +119,7 @@ async fn attempt_all(
 
 #[derive(Default)]
 struct Attempt {
-    /// The session that was already open.
+    /// The open session that this attempt has used.
     used: Option<SessionId>,
     opening: Opening,
 }

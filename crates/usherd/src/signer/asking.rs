@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use usher_kernel::ticket::TicketKey;
 
-/// The time for which connections are announced without tokens before tokens are requested again.
-/// It is quadrupled each time that they are refused again at once, so that a user on a path that
-/// passes none is seldom affected.
+/// The time for which connections are announced without tokens before tokens are requested again. The pause
+/// is quadrupled each time that tokens are refused again at once, so that a user on a path that passes no
+/// tokens is seldom affected.
 pub const PAUSE: Duration = Duration::from_secs(60);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8 * 3600);
@@ -27,12 +27,12 @@ pub struct Asking {
     rounds: HashMap<TicketKey, Round>,
 }
 
-/// Tokens were requested, and are not requested again until then.
+/// A request for tokens. The next one may come at `until`.
 #[derive(Debug)]
 struct Tried {
     until: Instant,
     pause: Duration,
-    /// The reason: they did not pass.
+    /// Tokens did not pass.
     refused: bool,
 }
 
@@ -43,8 +43,8 @@ struct Round {
 }
 
 impl Asking {
-    /// Whether to request tokens now: no request is under way, and none was for a while. On true the
-    /// caller requests, and calls [`Asking::end`] when done.
+    /// Whether to request tokens now: no request is under way, and the pause after the last one is over. On
+    /// true the caller must request tokens, and then call [`Asking::end`].
     pub fn claim(&mut self, key: TicketKey, now: Instant) -> bool {
         // Keep expired entries for a while, to recognise repeated refusals.
         self.tried
@@ -63,7 +63,8 @@ impl Asking {
         true
     }
 
-    /// Begins a request, and returns its time. None: one is under way already.
+    /// Begins a request, and returns the time from which it may be sent. `None`: a request is under way
+    /// already.
     pub fn begin(&mut self, key: TicketKey, now: Instant) -> Option<Instant> {
         self.rounds
             .retain(|_, round| round.under_way || now < round.begun + SPACING);
@@ -84,14 +85,14 @@ impl Asking {
         }
     }
 
-    /// There is a ticket: when it has gone, another may be requested.
+    /// Notes that a ticket was granted: when it is gone, another may be requested at once.
     pub fn granted(&mut self, key: &TicketKey, now: Instant) {
         if let Some(tried) = self.tried.get_mut(key) {
             tried.until = now;
         }
     }
 
-    /// A token did not pass. `proven`: others had.
+    /// Notes that a token did not pass. `proven`: other tokens had passed.
     pub fn refused(&mut self, key: TicketKey, proven: bool, now: Instant) {
         let former = self.tried.get(&key).map(|tried| tried.pause);
         let pause = former
@@ -128,7 +129,7 @@ mod tests {
         let (mut asking, now) = (Asking::default(), Instant::now());
         assert!(asking.claim(key(1), now));
         assert!(!asking.claim(key(1), now) && asking.claim(key(2), now));
-        // Still under way, however long it takes.
+        // The first request is under way, however long it takes.
         assert!(!asking.claim(key(1), now + PAUSE));
         asking.end(&key(1));
         assert!(!asking.claim(key(1), now + PAUSE - SPACING));

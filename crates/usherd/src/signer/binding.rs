@@ -1,4 +1,4 @@
-//! Gives the socket of a caller its address, which is announced to the server.
+//! Binds the socket of a caller to the address that is announced to the server.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -26,7 +26,7 @@ pub fn bind(
 ) -> Result<ConnectionTuple, Refusal> {
     let malformed = |_| Refusal::Malformed;
     if !is_of_this_network(network, socket)? {
-        // Its address and port belong to another host, whatever they look like.
+        // In another network namespace, address and port belong to another host, whatever they look like.
         return Err(Refusal::Malformed);
     }
     let family = sockopt::socket_domain(socket).map_err(malformed)?;
@@ -53,7 +53,7 @@ pub fn bind(
             Ok(client) => return Ok(ConnectionTuple { client, server }),
             Err(error) => last = error,
         }
-        // A socket is bound once, and this port still belongs to another connection.
+        // A socket can be bound only once, and the port that it got belongs to another connection.
         if is_bound(socket) {
             break;
         }
@@ -95,7 +95,7 @@ fn bind_towards(
             outcome => return outcome,
         }
     }
-    // Nearly all are taken: let the kernel find a free one.
+    // Nearly all ports are taken: let the kernel find a free one.
     let source = SocketAddr::new(source_for(server, own)?.ip(), 0);
     let client = bind_to(socket, source, dual_stack)?;
     if is_taken(client) {
@@ -105,8 +105,8 @@ fn bind_towards(
 }
 
 /// The source address that the kernel's routing chooses, and a port from its range. If this address is not in
-/// `own` (a temporary IPv6 address, RFC 8981), the first of `own` with a route there is used. If none has
-/// one, the kernel's stays: the policy may have the address that a translator gives this host.
+/// `own` (a temporary IPv6 address, RFC 8981), the first of `own` with a route there is used. If none has a
+/// route, the kernel's choice stays: the policy may have an address that a NAT gives this host.
 fn source_for(server: SocketAddr, own: &[IpAddr]) -> io::Result<SocketAddr> {
     let by_kernel = source_from(None, server)?;
     if own.contains(&by_kernel.ip()) {
@@ -115,12 +115,12 @@ fn source_for(server: SocketAddr, own: &[IpAddr]) -> io::Result<SocketAddr> {
     let mut others = own
         .iter()
         .filter(|address| address.is_ipv4() == server.is_ipv4());
-    // Only addresses of this host: others cannot be bound to.
+    // Addresses that are not this host's drop out: they cannot be bound.
     let other = others.find_map(|address| source_from(Some(*address), server).ok());
     Ok(other.unwrap_or(by_kernel))
 }
 
-/// connect(2) on a datagram socket sends nothing, and determines address and port.
+/// Finds a source address and port by connect(2) on a datagram socket, which sends nothing.
 fn source_from(own: Option<IpAddr>, server: SocketAddr) -> io::Result<SocketAddr> {
     let family = if server.is_ipv4() {
         AddressFamily::INET
@@ -141,8 +141,8 @@ fn bind_to(socket: BorrowedFd<'_>, source: SocketAddr, dual_stack: bool) -> io::
         IpAddr::V4(ip) if dual_stack => SocketAddr::from((ip.to_ipv6_mapped(), source.port())),
         _ => source,
     };
-    // Already bound by an earlier attempt of the loop or by the caller: bind fails, as it
-    // must, since the announced address has to be the one chosen here.
+    // This fails if an earlier attempt of the loop, or the caller, has bound the socket. It must fail: the
+    // announced address has to be the one chosen here.
     rustix::net::bind(socket, &wanted)?;
     address(rustix::net::getsockname(socket)).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }

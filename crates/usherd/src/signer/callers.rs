@@ -33,7 +33,7 @@ use crate::local_callers::{LocalCaller, LocalCallers};
 /// Limit of requests that one user may have under way; the next one is refused with
 /// [`Refusal::Overloaded`].
 const REQUESTS_PER_USER: usize = 512;
-/// How long a caller may take to say that connecting has timed out: it may be starved.
+/// How long a caller may take to report that connecting has timed out: it may be short of processor time.
 const REPORT: Duration = Duration::from_secs(5);
 /// How long a caller may take to send its request.
 const REQUEST: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
     let (asked, socket) = loop {
         let received = tokio::time::timeout(patience, caller.receive(MAX_LOCAL_PACKET)).await;
         let bytes = match received {
-            // It has connected by its ticket.
+            // The program has connected by its ticket.
             Ok(Ok(bytes)) if bytes.is_empty() && ticket.is_some() => return,
             Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => return tracing::debug!(uid = peer.uid, %error, "request"),
@@ -125,8 +125,9 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
             reply(&caller, &ready).await;
             let no_way = || signer.ways.note_none(asked.uid, connection.server);
             wait_until_done(&mut caller, no_way).await;
-            // The socket among its descriptors is our duplicate: while it is open no other socket can get
-            // its port, so the server must lose the announcement before the duplicate is closed.
+            // The caller's descriptors hold our duplicate of its socket. While the duplicate is open, no
+            // other socket can get the port. So the announcement must be withdrawn before the duplicate is
+            // closed.
             withdraw(signer, &lease.pair, session, connection).await;
         }
         Err(refusal) => refuse(&caller, &asked, refusal).await,
@@ -172,8 +173,8 @@ struct PermittedRequest {
 }
 
 impl PermittedRequest {
-    /// The ticket, if the user's connections to the service carry tokens. If it is known where the host
-    /// answers, only a ticket for the address that is tried first.
+    /// The ticket, if the user's connections to the service carry tokens. If the address at which the host
+    /// answers is known, only a ticket for the address that is tried first.
     fn ticket(&self, signer: &Signer) -> Option<(SocketAddr, u32)> {
         let channel = signer.relay.address(&self.host);
         let addresses = self.addresses(signer, channel);
@@ -274,12 +275,12 @@ async fn tell_owner(signer: &Signer, caller: &LocalCaller, host: &HostName, serv
     reply(caller, &answer).await;
 }
 
-/// The user at the other end of a connection that the proxy has accepted. Accepted only from the proxy,
-/// for an address that the policy maps to that host, and only as the kernel reports it: a subverted
-/// proxy can speak only for users who are connected to it.
+/// The user at the other end of a connection that the proxy has accepted. Only the proxy may ask, only about
+/// an address that the policy maps to that host, and the answer is the kernel's: a subverted proxy can speak
+/// only for users who are connected to it.
 ///
-/// The kernel's programs have noted the owner when the connection was made. Where they have not, as on a
-/// kernel that refuses them, only an owner who still holds the other end is known.
+/// The kernel's programs have noted the owner when the connection was made. Where no owner is noted, as on a
+/// kernel that refuses the programs, only an owner who still holds the other end is known.
 fn owner_at_the_proxy(
     signer: &Signer,
     peer: Peer,
@@ -328,8 +329,8 @@ fn owner_at_the_proxy(
     }
 }
 
-/// Gives the caller's socket its address, towards the address of the host that answers. A host with one
-/// address need not be asked before.
+/// Binds the caller's socket, towards the address at which the host answers. A host with one address need not
+/// be asked before.
 async fn gated(
     signer: &Signer,
     asked: &PermittedRequest,
@@ -363,7 +364,7 @@ async fn prepare(
     let pair = Pair::new(user, host, &asked.service, connection.server);
     let lease = signer.lease(pair, Use::Asked(asked.program))?;
     let session = announce(signer, &lease, gated).await?;
-    // This may have taken a while.
+    // Check again: announcing may have taken a while.
     if let Err(refusal) = lease.check() {
         withdraw(signer, &lease.pair, session, connection).await;
         return Err(refusal);

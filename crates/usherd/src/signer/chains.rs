@@ -109,7 +109,7 @@ mod tests {
             .map(|_| chains.take().unwrap().0.anchor())
             .collect();
         assert_eq!(anchors.len(), STORE + 1);
-        // And again.
+        // The store is filled again.
         is_full().await;
         keeping.abort();
     }

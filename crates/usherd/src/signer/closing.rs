@@ -16,8 +16,8 @@ use super::sessions::{Pair, SESSION, Session, SessionKey};
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Handles a ticket whose tokens do not pass on the path: forgets its session, so that the next
-/// connection is announced in another, and closes it. Does nothing if the ticket is already gone.
+/// Handles a ticket whose tokens do not pass on the path: forgets its session, so that the next connection is
+/// announced in another one, and closes the session. Does nothing if the ticket is already gone.
 pub async fn suspend(signer: &Signer, uid: u32, server: std::net::SocketAddr, number: u32) {
     let Some((pair, session)) = signer.tickets.suspend(uid, server, number) else {
         return;
@@ -85,8 +85,8 @@ pub fn close(relay: &Arc<Relay>, pair: Pair, session: SessionId) {
     });
 }
 
-/// Closes a session that the server may have opened although this signer has no answer. Does not wait: a host
-/// that is down would have more and more of them. Otherwise the session expires.
+/// Closes a session that the server may have opened although this signer has no answer. Asks once, and does
+/// not wait: waiting tasks for a host that is down would pile up. A session that is not closed expires.
 pub fn close_unused(relay: &Relay, pair: &Pair, session: SessionId) {
     if let Err(refusal) = relay.ask(&pair.host, pair.uid, session, SessionRequest::Close) {
         tracing::debug!(host = %pair.host.name, %session, %refusal, "an unused session expires");

@@ -1,6 +1,6 @@
-//! Connections of this host's users whose program on the server has failed at once, as servers report them:
-//! for the program that asks about its own connection, and for `usher who` and `usher doctor`. A server
-//! reports within its own sessions only, and a number, never a text.
+//! Connections of this host's users whose program on the server has failed at once. A server reports such
+//! failures within its own sessions only, as a number, never a text. They are shown to the program that asks
+//! about its own connection, and by `usher who` and `usher doctor`.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use usher_proto::program_end::ProgramEnd;
 
 use super::sessions::SessionKey;
 
-/// Limit of failures that are known, and of one user. The oldest makes room.
+/// Limits of known failures: of all users, and of one user. The oldest failure makes room.
 const MOST: usize = 256;
 const OF_USER: usize = 32;
 /// The time that a question waits for the server's report, which comes beside the connection.
@@ -37,7 +37,7 @@ pub struct Subject {
     pub uid: u32,
     pub host: HostName,
     pub service: ServiceName,
-    /// This host's end.
+    /// This host's endpoint.
     pub client: SocketAddr,
 }
 
@@ -90,8 +90,8 @@ impl Failures {
         self.changed.notify_waiters();
     }
 
-    /// How the program for a connection that has just ended has failed. Waits for the server's report; none
-    /// if there is none.
+    /// How the program for a connection that has just ended has failed. Waits for the server's report; `None`
+    /// if none comes.
     pub async fn of(&self, subject: &Subject) -> Option<ProgramEnd> {
         let reported = async {
             loop {
@@ -172,7 +172,7 @@ mod tests {
         let asked = subject(1001, 40_000);
         let (answer, ()) = tokio::join!(failures.of(&asked), late);
         assert_eq!(answer, Some(END));
-        // Another connection's, another user's, and one of long ago.
+        // Not answered: another connection, another user, and a report of long ago.
         assert_eq!(failures.of(&subject(1001, 40_002)).await, None);
         assert_eq!(failures.of(&subject(1002, 40_000)).await, None);
         assert_eq!(failures.of(&asked).await, Some(END));
@@ -195,7 +195,7 @@ mod tests {
             failures.note(&key(), 2000 + uid, client(1), END);
         }
         assert_eq!(failures.known.lock().len(), MOST);
-        // Shown by the user's name.
+        // The view tells users apart by name, and all these have the same name.
         assert_eq!(failures.view().len(), 1);
     }
 

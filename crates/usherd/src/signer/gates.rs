@@ -18,8 +18,8 @@ use super::Signer;
 use super::relay::{ANSWER, CONNECT};
 use crate::courier::DELIVERY;
 
-/// The time that a gate stands after an announcing frame: it reaches the server within [`DELIVERY`], which
-/// may take [`ANSWER`] to announce and admits for [`CONNECT`].
+/// The time that a gate stands after an announcing frame. The frame reaches the server within [`DELIVERY`];
+/// the server may take [`ANSWER`] to announce the connection, and admits it for [`CONNECT`].
 const STANDS: Duration =
     Duration::from_secs(DELIVERY.as_secs() + ANSWER.as_secs() + CONNECT.as_secs());
 
@@ -57,7 +57,7 @@ impl Gated {
         }
     }
 
-    /// The same, permitted to begin now.
+    /// This connection, permitted to begin now.
     pub fn released(self) -> Self {
         Self {
             released: true,
@@ -65,8 +65,8 @@ impl Gated {
         }
     }
 
-    /// Records that an answer was lost. The connection may be announced as late as the server may
-    /// answer, whatever is announced or withdrawn meanwhile.
+    /// Records that an answer was lost. The server may announce the connection until its time to answer is
+    /// over, whatever is announced or withdrawn meanwhile.
     pub fn doubt(&mut self) {
         self.doubt = true;
     }
@@ -75,7 +75,7 @@ impl Gated {
     /// withdrawn those that it knows of.
     pub async fn lift(self, signer: &Signer) {
         if self.doubt {
-            // As long as the last frame's gate stands.
+            // Wait as long as the last frame's gate stands.
             tokio::time::sleep(STANDS).await;
         }
         lift(signer, &self.connection).await;
@@ -85,7 +85,7 @@ impl Gated {
     /// announces the connection, with the `session` if it is already open.
     ///
     /// # Errors
-    /// [`Refusal::Overloaded`] when there are too many.
+    /// [`Refusal::Overloaded`] when there are too many gates.
     pub fn stand(&self, signer: &Signer, session: Option<SessionId>) -> Result<(), Refusal> {
         let Some(gates) = signer.tickets.gates() else {
             return Ok(());
@@ -94,7 +94,7 @@ impl Gated {
             attempt: self.attempt,
             released: self.released,
             lifetime: STANDS,
-            // In doubt, withdrawing one announcement is not enough: the clock ends it.
+            // In doubt, withdrawing one announcement is not enough: the gate stands until its time is over.
             session: session.filter(|_| !self.doubt),
         };
         gates
@@ -120,7 +120,7 @@ pub fn stands(signer: &Signer, connection: &ConnectionTuple) -> bool {
     })
 }
 
-/// Removes the gate of a connection of which no announcement stands.
+/// Removes the gate of a connection that is not announced any more.
 async fn lift(signer: &Signer, connection: &ConnectionTuple) {
     if let Some(gates) = signer.tickets.gates() {
         until_removed(connection, || gates.remove(connection)).await;
@@ -167,7 +167,7 @@ pub async fn clear_up(signer: Arc<Signer>) {
     for gate in left {
         let address = gate.connection.server.ip();
         let mut known = configuration.checked.policy.hosts.values();
-        // Without a session or a host there is no server to ask: the clock ends it.
+        // Without a session or a host there is no server to ask: the gate stands until its time is over.
         if gate.session.is_some()
             && let Some(host) = known.find(|host| host.addresses.contains(&address))
         {
@@ -196,7 +196,7 @@ async fn withdraw_left(signer: &Signer, host: &Host, gate: &LeftGate, begun: Ins
     let Some(session) = gate.session else {
         return;
     };
-    // The user is no longer known, so it counts to root's share.
+    // The user is not known, so the request counts to root's share.
     let relay = &signer.relay;
     while let Err(refusal) = relay.withdraw(host, 0, session, gate.connection).await {
         if begun.elapsed() >= gate.lifetime {
@@ -205,7 +205,7 @@ async fn withdraw_left(signer: &Signer, host: &Host, gate: &LeftGate, begun: Ins
         tracing::debug!(%refusal, connection = %gate.connection, "not withdrawn yet");
         tokio::time::sleep(PAUSE).await;
     }
-    // Once it has expired, these endpoints may belong to another connection.
+    // Once the gate has expired, these endpoints may belong to another connection.
     if begun.elapsed() < gate.lifetime {
         lift(signer, &gate.connection).await;
     }

@@ -40,7 +40,7 @@ impl Keys {
         Self(folder.into())
     }
 
-    /// The present stamp of the user's key for `purpose`; none if the user has no key.
+    /// The present stamp of the user's key for `purpose`; `None` if the user has no key.
     pub fn stamp(&self, user: &UserName, purpose: Option<&Name>) -> Option<Stamp> {
         let file = std::fs::metadata(self.path(user, purpose)).ok()?;
         Some(Stamp {

@@ -1,5 +1,5 @@
-//! Leases: the configuration in force lets a user of this host authenticate to a service of
-//! another.
+//! Leases. A lease says that the configuration in force lets a user of this host authenticate to a service of
+//! another host.
 //!
 //! The policy is checked once, when a lease is granted. A configuration that no longer permits the
 //! use cancels the lease when it comes in force. In between, a task may wait for a key, an agent or
@@ -50,7 +50,7 @@ struct Terms {
 
 type All = Mutex<HashMap<u64, Weak<Terms>>>;
 
-/// All leases: as many as connections and renewals under way, each of which has its limit.
+/// All leases: one for each connection and renewal under way, which have limits of their own.
 #[derive(Default)]
 pub struct Leases {
     last_number: AtomicU64,
@@ -77,8 +77,8 @@ impl Leases {
             until: AtomicU64::new(u64::MAX),
             cancelled: OnceLock::new(),
         });
-        // Entered before the policy is checked, so that a configuration that comes in force in
-        // between finds it.
+        // Enter the lease before checking the policy, so that a configuration that comes in force in between
+        // checks it, too.
         self.all.lock().insert(terms.number, Arc::downgrade(&terms));
         terms.check(&in_force.get().checked, programs);
         let lease = Lease { pair, terms };
@@ -126,7 +126,7 @@ impl Terms {
         }
     }
 
-    /// The time until which it is permitted.
+    /// The time until which the use is permitted.
     fn permitted(&self, checked: &Checked, programs: &ListedPrograms) -> Result<u64, Refusal> {
         let until = permitted_until(&self.key, checked)?;
         let (policy, key) = (&checked.policy, &self.key);

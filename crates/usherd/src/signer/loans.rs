@@ -1,6 +1,6 @@
-//! The users' ssh-agents. A process of the user (`usher agent`) lends one for as long as its
-//! conversation lasts, and has it sign what the signer requests. The signer holds no descriptor of
-//! an agent and can have it sign only authenticators. A signature counts only if it verifies.
+//! The users' ssh-agents. A process of the user (`usher agent`) lends the user's agent as long as it is
+//! connected to the signer, and has the agent sign what the signer requests. The signer holds no descriptor
+//! of an agent and can have it sign only authenticators. A signature counts only if it verifies.
 //!
 //! A user has one loan, the newest. It handles one request at a time, and ends if an answer takes
 //! longer than [`ANSWER`].
@@ -93,7 +93,7 @@ impl Loans {
         })
     }
 
-    /// A place to wait while the user's agent signs; none if it is not lent.
+    /// A place to wait while the user's agent signs; `None` if no agent is lent.
     ///
     /// # Errors
     /// [`Refusal::Overloaded`] when too many connections already wait.
@@ -110,8 +110,8 @@ impl Loans {
         self.state.lock().not_signed.insert(uid, Instant::now());
     }
 
-    /// Whether the user's agent did not sign at some time after `since`: this also answers a connection that
-    /// has waited since then.
+    /// Whether the user's agent has refused to sign after `since`: that also answers a connection that has
+    /// waited since then.
     pub fn has_not_signed(&self, uid: u32, since: Instant) -> bool {
         let state = self.state.lock();
         state.not_signed.get(&uid).is_some_and(|&then| then > since)
@@ -179,7 +179,7 @@ impl AgentPermit {
     }
 }
 
-/// A loan's own side.
+/// The lender's side of a loan.
 struct Entered {
     all: Arc<Mutex<State>>,
     uid: u32,

@@ -143,8 +143,8 @@ impl Signer {
             .grant(pair, used_for, &self.configuration, &self.programs)
     }
 
-    /// The stamp of the key that would sign for a session now. A session by a removed key is no longer
-    /// used. One by a replaced key is used until the next one is opened.
+    /// The stamp of the key that would sign for a session now. A session by a removed key is no longer used.
+    /// A session by a replaced key is used until the next one is opened.
     fn stamp(&self, key: &SessionKey, policy: &Policy) -> Option<Stamp> {
         self.keys.stamp(&key.user, purpose(key, policy))
     }
@@ -213,7 +213,8 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
             let chains = signer.chains.keep_full();
             let plain = plain::serve(Arc::clone(&signer));
             tokio::spawn(gates::clear_up(Arc::clone(&signer)));
-            // Looked up like every later configuration, with the same reduced rights.
+            // The programs are looked up like those of every later configuration, with the same reduced
+            // rights.
             let configuration = signer.configuration.get();
             let programs = signer
                 .programs
@@ -247,7 +248,8 @@ impl Signer {
             let configuration = self.configuration.get();
             let policy = &configuration.checked.policy;
             self.programs.set(&self.tickets, policy).await?;
-            // A request may have put another one in force meanwhile, whose lists these have replaced.
+            // A request may have put another configuration in force meanwhile, whose lists this call has
+            // replaced.
             if Arc::ptr_eq(&configuration, &self.configuration.get()) {
                 return Ok(());
             }
@@ -256,7 +258,7 @@ impl Signer {
 
     fn put_in_force(&self, fresh: Configuration) -> ReloadedView {
         let generation = fresh.generation();
-        // Put it in force before taking anything back, so that requests meanwhile are checked
+        // Put the configuration in force before taking anything back, so that requests meanwhile are checked
         // against it.
         let fresh = self.configuration.put(fresh);
         let proxy = self.proxy_uid.unwrap_or(0);
@@ -287,8 +289,8 @@ impl Follower for Signer {
         Some(self.configuration.get().stamp())
     }
 
-    /// Puts it in force at once, and its lists of `programs` soon after ([`Signer::relist`]): until then a
-    /// program that only the new lists have is refused.
+    /// Puts the configuration in force at once, and its lists of `programs` soon after ([`Signer::relist`]).
+    /// Until then a program that only the new lists have is refused.
     fn take(&self, stored: Configuration) -> Result<(), String> {
         self.put_in_force(stored);
         self.relisting.ask();

@@ -45,9 +45,9 @@ pub async fn open_connection(
     let configuration = signer.configuration.get();
     let policy = &configuration.checked.policy;
     let purpose = purpose(key, policy);
-    // Read before the key: a key that is replaced in between counts as the former one.
+    // Read the stamp before the key: a key that is replaced in between counts as the former one.
     let signed_by = signer.keys.stamp(&key.user, purpose);
-    // Before the statement is dated, because an agent may take its time.
+    // Take the key before dating the statement: waiting for an agent may take long.
     let user_key = ReadyKey::take(signer, pair, purpose).await?;
     let (by_agent, unused) = (user_key.is_agent(), user_key.unused());
     let server_host_key = signer.relay.key(&pair.host, pair.uid).await?;
@@ -143,7 +143,7 @@ pub async fn ask_for_tokens(signer: &Signer, lease: &Lease, asked: Openable) -> 
         signer.sessions.forget(&pair.key, asked.session).await;
         return None;
     }
-    // No wait between the grant and the ticket.
+    // Nothing is awaited between the check of the lease and the ticket.
     match granted {
         Ok((slot, key)) => {
             let grant = Grant {

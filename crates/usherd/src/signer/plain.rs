@@ -1,15 +1,15 @@
 //! Plain connections: those of programs that make no request, to destinations for which the policy
 //! has `programs`.
 //!
-//! With a ticket they carry a token, and the signer does not see them. Without one, the kernel
-//! holds the SYN and reports it (bpf/authentication/ticket/holding.h). The signer announces the
-//! connection as if the program had requested it, releases it, and sends the SYN at once: the
-//! kernel itself would send it again only after a second. A refused connection is released too, so
-//! that the server's RST tells the program.
+//! With a ticket, plain connections carry a token, and the signer does not see them. Without a ticket, the
+//! kernel holds the SYN and reports it (bpf/authentication/ticket/holding.h). The signer announces the
+//! connection as if the program had requested it, releases it, and sends the SYN at once: the kernel itself
+//! would send it again only after a second. A refused connection is released too, so that the server's RST
+//! tells the program.
 //!
-//! An announcement is for a connection's endpoints, and no process here holds the port. The gate
-//! keeps others from using it: from before the announcement until it is withdrawn, no SYN with
-//! these endpoints leaves the host except from the socket for which it was made.
+//! An announcement is for a connection's endpoints, and the signer has no duplicate of the socket that would
+//! hold the port. The gate keeps others from using the announcement: from before it is made until it is
+//! withdrawn, no SYN with these endpoints leaves the host except from the socket for which it was made.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -75,7 +75,7 @@ struct UnderWay {
     over: Option<Sender<()>>,
 }
 
-/// The permit of a held connection. Their number is limited; a dropped one is returned.
+/// The permit of a held connection. The number of permits is limited; dropping a permit returns it.
 struct ConnectionPermit {
     signer: Arc<Signer>,
     connection: ConnectionTuple,
@@ -115,8 +115,8 @@ fn log_refusal(report: &Report, refusal: Refusal) {
 }
 
 impl ConnectionPermit {
-    /// A permit; none if this connection or another with the same endpoints is under way, or the user's share
-    /// is used up. The kernel reports the SYN again when it retransmits it.
+    /// A permit; `None` if this connection or another with the same endpoints is under way, or the user's
+    /// share is used up. The kernel reports the SYN again when it retransmits it.
     fn take(signer: &Arc<Signer>, report: &Report) -> Option<Self> {
         let connection = report.connection;
         let mut all = signer.plain.under_way.lock();
@@ -193,15 +193,15 @@ fn take_note(signer: &Arc<Signer>, mut report: Report) {
     }
 }
 
-/// The ticket whose token did not pass, if any.
+/// Suspends the ticket of a report, if it has one: the ticket's token did not pass.
 async fn take_out_of_use(signer: &Signer, report: &Report) {
     if let Some(ticket) = report.ticket {
         suspend(signer, report.uid, report.connection.server, ticket).await;
     }
 }
 
-/// Checks the user and the permission. The connection has no gate before that: gates are limited, and nothing
-/// has been announced that needs one.
+/// Decides on a held connection. The connection has no gate until the user and the permission are checked:
+/// gates are limited, and nothing has been announced that needs one.
 async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) {
     let signer = Arc::clone(&permit.signer);
     let Some(holding) = signer.tickets.holding() else {
@@ -213,7 +213,7 @@ async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) 
     if permitted.is_err() && !permit.refuse() {
         return log_refusal(&report, Refusal::Overloaded);
     }
-    // Abandoned meanwhile, or while this process did not run.
+    // The program may have abandoned the connection meanwhile, or while this process did not run.
     if permit.is_over() {
         return;
     }
@@ -232,7 +232,7 @@ async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) 
             permit.has_ended().await;
         }
     }
-    // The permit is held until then, so that there are never more gates than permits.
+    // Lift the gate before the permit is dropped, so that there are never more gates than permits.
     gated.lift(&signer).await;
     signer.plain.gates.fetch_sub(1, Ordering::Relaxed);
 }
@@ -257,8 +257,8 @@ async fn announce_and_release(
             // The gate stands until the announcement is gone from the server.
             withdraw(&signer, &lease.pair, session, report.connection).await;
         }
-        // These endpoints are announced for another connection, for which the server would mistake
-        // this one. It stays held, and the kernel reports it again.
+        // These endpoints are announced for another connection, for which the server would mistake this one.
+        // This one stays held, and the kernel reports it again.
         Err(refusal @ Refusal::AlreadyAnnounced) => {
             log_refusal(report, refusal);
         }
@@ -318,7 +318,7 @@ fn release(
     if let Err(refusal) = gated.released().stand(signer, session) {
         return tracing::error!(%refusal, %connection, "cannot release a held connection");
     }
-    // If this is impossible or gets lost, the kernel sends its own copy within a second.
+    // If sending fails, or the SYN gets lost, the kernel sends its own copy within a second.
     if let (Ok(sender), Some(syn)) = (holding.sender(), syn)
         && let Err(error) = sender.send(&syn)
     {

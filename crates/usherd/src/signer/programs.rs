@@ -1,10 +1,9 @@
 //! Programs that may connect: the lists of `client` blocks, and the files at their paths.
 //!
-//! The kernel identifies the executable that connects or asks
-//! (bpf/authentication/ticket/program.h); this module maps the policy's paths to executables. It
-//! looks them up when a policy comes in force. When a program that is not on a list connects to its
-//! destination, it looks that list up again: so the file of a package's new version is permitted
-//! from its first connection on.
+//! The kernel identifies the executable that connects or asks (bpf/authentication/ticket/program.h); this
+//! module maps the policy's paths to executables. It looks the paths up when a policy comes in force. When a
+//! program connects to a destination whose list does not have it, the module looks up the list's paths again:
+//! so the file of a package's new version is permitted from its first connection on.
 
 mod paths;
 mod relisting;
@@ -24,8 +23,8 @@ use super::tickets::Tickets;
 use paths::{Files, List, Paths};
 pub use relisting::Relisting;
 
-/// Limit of programs on all lists of a policy, each counted as often as it is listed. As many
-/// places are left for their replacements.
+/// Limit of programs on all lists of a policy, each counted as often as it is listed. As many places are left
+/// for replacements.
 const LISTED: usize = Limits::LISTED as usize / 2;
 
 /// The lists in force.
@@ -47,8 +46,8 @@ struct State {
     kept: Vec<ListedProgram>,
 }
 
-/// A destination at which plain connections are authenticated, and the number of the list of
-/// permitted programs; none: any program.
+/// A destination at which plain connections are authenticated, and the number of the list of permitted
+/// programs; `None`: any program.
 type Destination = (SocketAddr, Option<NonZeroU32>);
 
 /// The reason why the lists of a policy are not in force.
@@ -87,8 +86,8 @@ struct ListedProgram {
 }
 
 impl ListedPrograms {
-    /// Puts a policy's plain destinations and lists in force: the caller's policy or, on errors,
-    /// what was in force when it got its permit.
+    /// Puts a policy's plain destinations and lists in force. On errors, what was in force when the permit
+    /// came stays in force.
     pub async fn set(&self, tickets: &Tickets, policy: &Policy) -> Result<(), ProgramsError> {
         let permit = self.paths.permit().await;
         let lists = policy.client_services();
@@ -135,8 +134,8 @@ impl ListedPrograms {
         Ok(())
     }
 
-    /// Whether these `programs` permit a program. If it is not a known one, looks the list's paths
-    /// up again.
+    /// Checks that these `programs` permit a program. If the program is not known, looks up the list's paths
+    /// again.
     ///
     /// # Errors
     /// [`Refusal::ProgramNotPermitted`].
@@ -300,8 +299,8 @@ impl State {
         outcome.map_err(ProgramsError::Destinations)
     }
 
-    /// Removes all other programs from the kernel. The files of those that it still lists stay
-    /// open.
+    /// Removes all programs from the kernel that are not wanted. If that fails, their files stay open,
+    /// because the kernel still lists them.
     fn retain(&mut self, listing: &Listing, former: Self) {
         match listing.retain(&self.wanted()) {
             Ok(()) => self.kept.clear(),

@@ -1,6 +1,6 @@
 //! Notices of servers. Authenticates users again when a server asks: sends another element of the session's
-//! chain, if the configuration in force still permits the session. Otherwise it does not answer, and the
-//! server ends the session.
+//! chain, if the configuration in force still permits the session. Otherwise the signer does not answer, and
+//! the server ends the session.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use super::open::{Opening, open_connection};
 use super::relay::PendingAnswer;
 use super::sessions::{HeldSession, Pair, is_permitted};
 
-/// The interval at which a server is answered for one session. A correct server asks at most once a
-/// second.
+/// The shortest interval between two answers to a server about one session. A correct server asks at most
+/// once a second.
 const PACE: Duration = Duration::from_millis(500);
 /// The time for which a server is not answered after the replacement of a session with a used-up
 /// chain has failed: users are not asked to sign again and again for connections that are not made.
@@ -56,7 +56,7 @@ fn note_failure(
     if let Some(pair) = signer.tickets.pair_of(host, id) {
         return signer.failures.note(&pair.key, pair.uid, client, end);
     }
-    // A notice about a session in use is dropped: nothing waits here at a server's word.
+    // A notice about a session whose slot is in use is dropped: nothing waits here at a server's word.
     let Some(mut held) = signer.sessions.hold(host, id) else {
         return;
     };
@@ -125,7 +125,7 @@ async fn settle(
     }
 }
 
-/// Opens another session in place of this one, whose chain is used up, by another signature.
+/// Replaces a session whose chain is used up by a new one, with another signature.
 fn replace(signer: &Arc<Signer>, host: Host, mut held: HeldSession) {
     let signer = Arc::clone(signer);
     tokio::spawn(async move {
@@ -137,7 +137,7 @@ fn replace(signer: &Arc<Signer>, host: Host, mut held: HeldSession) {
             uid: former.1,
             host: host.clone(),
         };
-        // Even if the user has to touch a security key for it: live connections depend on it.
+        // Sign even if the user has to touch a security key for it: live connections depend on the session.
         let opened = match signer.lease(pair.clone(), Use::Session) {
             Ok(lease) => open_connection(&signer, &lease, None, &mut Opening::default()).await,
             Err(refusal) => Err(refusal),

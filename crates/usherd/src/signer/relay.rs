@@ -24,22 +24,22 @@ use usher_proto::token::TokenSlot;
 
 use crate::link::{self, Link};
 
-/// Time limit of an answer, and of the server's announcing.
+/// How long an answer may take, and how long the server may take to announce a connection.
 pub const ANSWER: Duration = Duration::from_secs(10);
 /// The time that an announced connection may take to begin: as long as the announcement lives on
 /// the server.
 pub const CONNECT: Duration = Duration::from_secs(10);
-/// A host that has answered within this time is taken to be still where it was.
+/// A host that has answered within this time is taken to answer at the same address.
 const LATELY: Duration = Duration::from_secs(10);
-/// Limits of requests that wait for an answer: in total; for one host, as many as are free; for one
-/// user, a sixteenth of the free ones. Further ones are refused with [`Refusal::Overloaded`]. So a
-/// host that does not answer has at most half of the places, and two have two thirds.
-/// The courier has room for those of a host (`QUEUE` there).
+/// Limits of requests that wait for an answer: in total; for one host, as many as there are free places; for
+/// one user, a sixteenth of the free places. Further requests are refused with [`Refusal::Overloaded`]. So a
+/// host that does not answer has at most half of the places, and two such hosts have two thirds. The courier
+/// has room for the requests of one host (`QUEUE` there).
 const PENDING: usize = 16_384;
 const PART_OF_HOST: usize = 1;
 const PART_OF_USER: usize = 16;
 
-/// The user of requests that no user has asked for.
+/// The uid for requests that no user has made.
 const ROOT: u32 = 0;
 
 /// The requests that wait for answers of hosts, by host.
@@ -72,7 +72,7 @@ impl Default for Relay {
     }
 }
 
-/// An answer on its way. Dropping it frees its place.
+/// A request whose answer is on its way. Dropping this value frees the request's place.
 pub struct PendingAnswer {
     verdict: link::Pending<Option<TokenSlot>>,
     _taken: (Taken<HostName>, Taken<u32>),
@@ -91,8 +91,8 @@ impl PendingAnswer {
 }
 
 impl Relay {
-    /// Sends requests from now on by what this policy says of their hosts. A caller may have learnt of a host
-    /// long ago, and would have its channel opened by a key that the host has replaced.
+    /// Sends requests from now on by the keys and addresses that this policy has for their hosts. A caller's
+    /// knowledge of a host may be older, and name a key that the host has replaced.
     pub fn know(&self, policy: &Policy) {
         self.known.lock().clone_from(&policy.hosts);
         let mut former = Vec::new();
@@ -102,7 +102,8 @@ impl Relay {
             former.extend(host.filter(|_| !is_key));
             is_key
         });
-        // The courier opens a channel by a present key for it, and ends the one by the former key.
+        // For this request the courier opens a channel by a present key, and ends the channel by the former
+        // key.
         for host in former {
             if let Err(refusal) = self.send(host, ROOT, ClientBody::Ping) {
                 tracing::warn!(host = %host.name, %refusal, "cannot replace a channel whose key the policy \
@@ -111,18 +112,20 @@ impl Relay {
         }
     }
 
-    /// Looks at a host by the policy in force; as the caller knows it, if the policy no longer has it.
+    /// Calls `look` with the host as the policy in force has it, or as the caller knows it if the policy does
+    /// not have it.
     fn present<T>(&self, host: &Host, look: impl FnOnce(&Host) -> T) -> T {
         look(self.known.lock().get(&host.name).unwrap_or(host))
     }
 
-    /// The key by which the host authenticates itself: while it replaces its key, that of its channel.
+    /// The key by which the host authenticates itself: its only key or, while the host replaces its key, the
+    /// key of its channel.
     ///
     /// # Errors
     /// As [`Self::reach`].
     pub async fn key(&self, host: &Host, uid: u32) -> Result<HostPublicKey, Refusal> {
         let of_channel = || self.open.lock().get(&host.name).map(|open| open.key);
-        // The only key, or that of the channel; otherwise the first.
+        // The only key, or the key of the channel. The error is the first key.
         let settled = || {
             self.present(host, |host| match (&host.keys[..], of_channel()) {
                 ([key], _) => Ok(*key),
@@ -181,11 +184,11 @@ impl Relay {
         })
     }
 
-    /// Has the server withdraw an announcement that its host made in this session. Once it has
-    /// answered, no earlier announcement stands.
+    /// Has the server withdraw an announcement that this host has made in a session. Once the server has
+    /// answered, no earlier announcement of the connection stands.
     ///
     /// # Errors
-    /// When it has not answered.
+    /// When the request cannot be sent, is refused, or is not answered.
     pub async fn withdraw(
         &self,
         host: &Host,
@@ -205,7 +208,8 @@ impl Relay {
         host.addresses.contains(&address).then_some(address)
     }
 
-    /// As [`Self::address`], for one that has answered lately; opens the channel if it must.
+    /// As [`Self::address`], for a host that has answered lately. Any other host is asked first, which opens
+    /// a channel.
     ///
     /// # Errors
     /// [`Refusal::VerifierUnavailable`] if the host has not answered for as long as an answer may take: another
@@ -290,7 +294,7 @@ impl Relay {
     }
 }
 
-/// Accepts the courier's connections, one at a time; a new one replaces one that hangs. Hosts'
+/// Accepts the courier's connections, one at a time; a new one replaces the former, which may hang. Hosts'
 /// notices go to `heard`.
 pub async fn serve(
     relay: Arc<Relay>,
@@ -354,7 +358,7 @@ pub(super) mod tests {
         (relay, courier)
     }
 
-    /// All requests of these users to the host that are accepted.
+    /// Sends requests of these users to the host until all are refused, and returns the accepted ones.
     fn fill(relay: &Relay, host: &Host, users: std::ops::Range<u32>) -> Vec<PendingAnswer> {
         let mut waiting = Vec::new();
         loop {
@@ -487,10 +491,10 @@ pub(super) mod tests {
         relay.know(&policy_of(&with(&[former, next])));
         open(next);
         assert_eq!(relay.key(&long_ago, 1).await, Ok(next));
-        // What the courier makes up counts for nothing.
+        // A key that the courier makes up counts for nothing.
         open(other);
         assert_eq!(relay.key(&long_ago, 1).await, Ok(next));
-        // Without a channel it is asked for one, and then any key will do.
+        // Without a channel the courier is asked for one. If none is open then, the first key counts.
         relay.open.lock().clear();
         let asked = relay.key(&long_ago, 1);
         let answered = async {
@@ -498,7 +502,7 @@ pub(super) mod tests {
             answer(&relay, 1, Ok(None));
         };
         assert_eq!(tokio::join!(asked, answered).0, Ok(former));
-        // A caller that has learnt of the host before its key was replaced asks by the present one.
+        // A caller that has learnt of the host before its key was replaced asks by the present key.
         relay.know(&policy_of(&with(&[next])));
         assert_eq!(relay.key(&long_ago, 1).await, Ok(next));
         let _sent = relay.send(&long_ago, 1, ClientBody::Ping).unwrap();

@@ -27,7 +27,8 @@ pub async fn keep_filled(signer: Arc<Signer>) -> io::Result<()> {
     reports::each("tickets", wanted, || kernel.wanted(), renew_all).await
 }
 
-/// Renews a session without a ticket whose tokens did not pass for a while: the next session may have one.
+/// Renews a session that has no ticket because tokens did not pass a while ago: the next session may get a
+/// ticket.
 pub fn renew_for_tokens(signer: &Arc<Signer>, pair: &Pair) {
     if let Some(permit) = signer.tickets.claim(pair.ticket_key()) {
         renew(signer, pair.clone(), permit);
@@ -68,7 +69,8 @@ async fn try_to_renew(
     let former = slot.lock().await.replace(session).map(|former| former.id);
     let replaced = ask_for_tokens(signer, &lease, openable).await;
     drop(permit);
-    // Both are the same, unless another has been opened meanwhile.
+    // The slot's and the ticket's former session are the same, unless another session has been opened
+    // meanwhile.
     for session in former
         .into_iter()
         .chain(replaced.filter(|_| replaced != former))

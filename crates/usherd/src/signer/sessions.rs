@@ -21,9 +21,9 @@ use usher_proto::session_id::SessionId;
 
 use super::keys::Stamp;
 
-/// The subject of a session. The server's address and port are part of the signed statement, so they are
-/// part of this key. The statement also has a key of the server: the sessions of a host that replaces its key
-/// go on.
+/// The subject of a session. The server's address and port are part of the signed statement, so they are part
+/// of this key. In place of the server's host key in the statement, this key has the host's identity: so
+/// sessions go on when the host replaces its key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SessionKey {
     /// The local user.
@@ -41,7 +41,7 @@ pub struct SessionKey {
 /// A user of this host and a service of another.
 #[derive(Clone)]
 pub struct Pair {
-    /// The subject of their sessions.
+    /// The subject of the pair's sessions.
     pub key: SessionKey,
     /// The local user.
     pub uid: u32,
@@ -68,7 +68,7 @@ impl Pair {
         Self { key, uid, host }
     }
 
-    /// The key of its tickets.
+    /// The key of the pair's tickets.
     pub fn ticket_key(&self) -> TicketKey {
         TicketKey {
             uid: self.uid,
@@ -88,7 +88,7 @@ pub struct Session {
     pub uid: u32,
     /// The unused part of its chain.
     pub chain: Chain,
-    /// Until then, the server's requests for the user's authentication are not answered.
+    /// Until this time, the server's requests for the user's authentication are not answered.
     pub quiet_until: Option<Instant>,
     /// Its end, in seconds since 1970.
     pub expires: u64,
@@ -109,7 +109,7 @@ pub fn purpose<'p>(key: &SessionKey, policy: &'p Policy) -> Option<&'p Name> {
 /// The time until which a configuration permits the sessions of a key, in seconds since 1970.
 ///
 /// # Errors
-/// The reason why it does not.
+/// The reason why the sessions are not permitted.
 pub fn permitted_until(key: &SessionKey, checked: &Checked) -> Result<u64, Refusal> {
     let policy = &checked.policy;
     if checked.disabled.contains(&key.user) {
@@ -182,7 +182,7 @@ impl Sessions {
         });
     }
 
-    /// The slot of this session, unless it is in use.
+    /// The slot of this session, unless the slot is in use.
     pub fn hold(&self, host: &HostName, id: SessionId) -> Option<HeldSession> {
         self.0
             .lock()
@@ -235,7 +235,8 @@ pub(super) mod tests {
     const KEY: &str =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t";
 
-    /// A configuration with a statement in the service of alice, who may be disabled.
+    /// A configuration with `statement` in the `client` block of alice. `disabled`: the reason for which
+    /// alice is disabled.
     pub fn configuration(statement: &str, disabled: Option<&str>) -> Configuration {
         let text = format!(
             "host mailhost {{ address 10.77.0.2; key \"{KEY}\"; }}\n\

@@ -41,7 +41,7 @@ impl ReadyKey {
         purpose: Option<&Name>,
     ) -> Result<Self, Refusal> {
         let Credential { key, certificate } = signer.keys.load(&pair.key.user, purpose)?;
-        // As ssh(1) does, which tries the key after its certificate.
+        // Without a usable certificate, use the key alone: ssh(1), too, tries the key after its certificate.
         let checked = certificate.as_ref().map(|found| found.check(unix_time()));
         let unused = checked.and_then(Result::err);
         if let Some(refusal) = unused {
@@ -78,7 +78,8 @@ impl ReadyKey {
         self.unused
     }
 
-    /// The latest end of a session that it opens, which would otherwise end at `end`.
+    /// The latest end of a session that this key opens: `end`, or the end of the key's certificate if that is
+    /// earlier.
     pub fn latest(&self, end: u64) -> u64 {
         let certificate = self.certificate.as_ref();
         certificate.map_or(end, |certificate| certificate.valid_before.min(end))

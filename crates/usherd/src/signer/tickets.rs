@@ -1,6 +1,6 @@
-//! Tickets: the data with which the kernel puts tokens into the SYNs of a user's connections to a
-//! service, so that these need no request. There is one for each user and service address with an
-//! open session. The session's token chain goes to the kernel block by block.
+//! Tickets: the data with which the kernel puts tokens into the SYNs of a user's connections to a service, so
+//! that these need no request. There is a ticket for each user and service address with an open session. The
+//! session's token chain goes to the kernel block by block.
 
 mod plain;
 
@@ -25,13 +25,13 @@ use super::sessions::{Pair, SessionKey};
 /// Blocks of a chain that the kernel has ahead of the present one: enough for 192 connections
 /// before this process runs again.
 const AHEAD: u32 = 3;
-/// A block that a program that was interrupted while drawing may still draw from.
+/// Blocks that are kept behind the present one, for a program that was interrupted while drawing from it.
 const BEHIND: u32 = 1;
 
 /// All tickets of this host.
 #[derive(Default)]
 pub struct Tickets {
-    /// The programs; none if the kernel refuses them.
+    /// The programs; `None` if the kernel refuses them.
     pub kernel: Option<ticket::Tickets>,
     state: Arc<Mutex<State>>,
 }
@@ -59,7 +59,7 @@ struct Issued {
 enum Renewal {
     NotYet,
     UnderWay,
-    /// Tried again when the next block is begun, or when a connection is announced.
+    /// The renewal is tried again when the next block is begun, or when a connection is announced.
     Failed,
 }
 
@@ -81,7 +81,7 @@ impl Drop for TokenPermit {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         state.asking.end(&self.key);
-        // The new ticket is not being renewed.
+        // If the request has succeeded, there is a new ticket, whose renewal is not under way.
         if let Some(issued) = state.issued.get_mut(&self.key)
             && issued.renewal == Renewal::UnderWay
         {
@@ -108,8 +108,8 @@ impl Tickets {
     /// Loads the programs and attaches them to the control group above the users' processes. If the
     /// kernel refuses, connections are announced one by one, and the log says so.
     ///
-    /// `marks` is the policy's mask when the signer starts, because it then gives up the privilege to set
-    /// marks. Under another mask, held SYNs of protected sockets leave when the kernel sends them again.
+    /// `marks` is the policy's mask when the signer starts, because the signer then gives up the privilege to
+    /// set marks. Under another mask, held SYNs of protected sockets leave when the kernel sends them again.
     pub fn open(cgroup: &Path, marks: MarkMask) -> Self {
         let pins = Path::new(paths::SIGNER_PIN_DIRECTORY);
         let limits = ticket::Limits {
@@ -185,8 +185,7 @@ impl Tickets {
     }
 
     /// Has the kernel put tokens of this session into the user's connections to the address. Returns the
-    /// earlier session that it replaces. Does nothing if it has turned out meanwhile that tokens do not
-    /// pass.
+    /// session whose ticket is replaced. Does nothing if a token has been refused meanwhile.
     pub fn issue(&self, pair: Pair, grant: Grant) -> Option<SessionId> {
         let kernel = self.kernel.as_ref()?;
         let key = pair.ticket_key();
@@ -228,9 +227,9 @@ impl Tickets {
         Some(former.session)
     }
 
-    /// Handles a ticket whose tokens do not pass on the path to the address: takes it back, and the
-    /// user's connections there are announced for a while. Returns the session, to be closed; none
-    /// if the ticket is already gone.
+    /// Takes back a ticket whose tokens do not pass on the path to the address. The user's connections to the
+    /// address are then announced for a while. Returns the session, to be closed; `None` if the ticket is
+    /// already gone.
     pub fn suspend(&self, uid: u32, server: SocketAddr, number: u32) -> Option<(Pair, SessionId)> {
         let key = TicketKey { uid, server };
         let mut state = self.state.lock();
@@ -242,8 +241,8 @@ impl Tickets {
         Some((lost.pair, lost.session))
     }
 
-    /// Whether the path lets tokens pass: connections with tokens of this ticket, the present one,
-    /// or of an earlier one were established.
+    /// Whether the path lets tokens pass: connections with tokens of the present ticket, or of an earlier
+    /// one, were established.
     fn is_proven(&self, key: &TicketKey, present: &Issued) -> bool {
         let passed = |kernel: &ticket::Tickets| {
             kernel.has_passed(key).unwrap_or_else(|error| {
@@ -304,7 +303,7 @@ impl Tickets {
                 .values_mut()
                 .find(|issued| issued.number == number);
             let Some(issued) = found else {
-                // It was taken back meanwhile.
+                // The ticket was taken back meanwhile.
                 continue;
             };
             issued.fill(kernel, block);
@@ -313,8 +312,8 @@ impl Tickets {
             if due && issued.renewal != Renewal::UnderWay {
                 let key = issued.pair.ticket_key();
                 issued.renewal = Renewal::UnderWay;
-                // None: a task is requesting a new session's tokens, which serves as well. If it
-                // fails, the renewal has failed.
+                // `None`: another task is requesting a new session's tokens, which serves as well. If that
+                // task fails, the renewal has failed.
                 if let Some(from) = state.asking.begin(key, Instant::now()) {
                     let state = Arc::clone(&self.state);
                     renewals.push((issued.pair.clone(), TokenPermit { state, key, from }));
@@ -341,8 +340,8 @@ fn warn_of_lacks(kernel: &ticket::Tickets) {
 }
 
 impl State {
-    /// Removes the ticket of this number from the list, and lets tokens be requested only after a
-    /// pause. `proven`: others had passed.
+    /// Removes the ticket of this number from the list, and lets tokens be requested only after a pause.
+    /// `proven`: other tokens had passed.
     fn suspend(
         &mut self,
         key: TicketKey,
@@ -382,7 +381,7 @@ impl Issued {
     }
 
     fn take_away(&self, kernel: &ticket::Tickets, block: u32) {
-        // Spent blocks no longer exist.
+        // Removing a spent block, which no longer exists, is no error.
         if let Err(error) = kernel.drop_block(self.number, block) {
             tracing::error!(%error, "cannot take a ticket's elements back");
         }
@@ -443,7 +442,7 @@ mod tests {
         state.issued.insert(KEY, issued(7));
         let taken = (0..5).filter(|_| state.suspend(KEY, 7, false, now).is_some());
         assert_eq!(taken.count(), 1);
-        // A ticket that was refused at once.
+        // The ticket was refused at once, so the pause is four times as long.
         assert!(
             state
                 .asking

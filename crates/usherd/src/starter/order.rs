@@ -24,7 +24,7 @@ pub struct Child {
     pub order: u64,
     /// Whether it was reported to the keeper.
     pub is_reported: bool,
-    /// None: it has executed its program.
+    /// `None`: the child has executed its program.
     pub birth: Option<Birth>,
 }
 
@@ -37,7 +37,7 @@ pub struct Birth {
 }
 
 impl Child {
-    /// The time of its next check.
+    /// The time of the child's next check.
     pub fn next_look(&self, now: Instant) -> Instant {
         let begun = self.birth.as_ref().map_or(now, |birth| birth.begun);
         now + match now.duration_since(begun) {
@@ -70,7 +70,7 @@ pub struct StandingOrder {
     begun: Instant,
     /// The time at which the last child was made.
     last: Instant,
-    /// The result with which it ends once no child is under way.
+    /// The result with which the order ends once no child is under way.
     outcome: Option<Event>,
 }
 
@@ -182,7 +182,7 @@ impl StandingOrder {
     }
 
     /// Handles a child that was killed before it had done anything. Later children enter the cgroup by
-    /// themselves. If this one already did, the order ends, and false is returned.
+    /// themselves. If this child was already to enter by itself, the order ends, and false is returned.
     pub fn note_stillborn(&mut self, entry: Entry) -> bool {
         self.entry = Entry::Enters;
         if entry == Entry::Enters {
@@ -204,7 +204,7 @@ impl StandingOrder {
         self.alive = self.alive.saturating_sub(1);
     }
 
-    /// Makes no more children. The first reason counts.
+    /// Has the order make no more children, and end with this result. The first result counts.
     pub fn end(&mut self, outcome: Event) {
         self.outcome.get_or_insert(outcome);
     }
@@ -212,9 +212,9 @@ impl StandingOrder {
     /// The result of the ended order.
     ///
     /// # Errors
-    /// The order still stands, and may then be over.
+    /// The order stands. The time is that of the next check.
     pub fn over(&self, now: Instant, many: bool) -> Result<Event, Instant> {
-        // Among too many, an order that has made a child does not wait for another connection.
+        // When there are too many orders, one that has made a child does not wait for another connection.
         let linger = if many && self.last > self.begun {
             now
         } else {

@@ -57,7 +57,7 @@ pub struct OpenChannel {
 impl OpenChannel {
     /// Sends the client host an unrequested frame.
     pub fn tell(&self, told: ServerFrame) {
-        // A full queue means that the peer does not read, and its channel is about to be closed. It
+        // A full queue means that the peer does not read, and its channel is about to be closed. The peer
         // learns of a session's end at its next announcement, and is asked for an element again.
         if self.answers.try_send(told).is_err() {
             tracing::debug!(?told, "could not tell the client host");
@@ -75,7 +75,7 @@ impl Drop for OpenChannel {
 /// task's own thread serves the channels.
 ///
 /// # Errors
-/// None: if the listener fails, as without free descriptors, it waits and tries again.
+/// None: if the listener fails, as without free descriptors, this task waits and tries again.
 pub async fn serve(
     verifier: Arc<Verifier>,
     acceptor: TlsAcceptor,
@@ -93,7 +93,7 @@ pub async fn serve(
         };
         let address = peer.ip().to_canonical();
         let number = verifier.half_open.number();
-        // Enter it before it can run, so that it cannot leave before it is entered.
+        // Enter the task before it can run, so that it cannot leave before it is entered.
         let (start, started) = tokio::sync::oneshot::channel::<()>();
         let task = handshakes.spawn({
             let (verifier, acceptor) = (Arc::clone(&verifier), acceptor.clone());
@@ -153,7 +153,7 @@ async fn handshake(
         return tracing::info!(name: events::HOST_REFUSED, %address, reason = Refusal::UnknownVersion.name(),
             "refused a control connection of another protocol version");
     }
-    // Hold this until the channel is entered, so that no reload in between misses it.
+    // Hold the lock until the channel is entered, so that no reload in between misses the channel.
     let mut channels = verifier.channels.lock();
     let configuration = verifier.configuration.get();
     let Some(host) = configuration
@@ -364,7 +364,7 @@ impl Channel {
 
     fn reply(&self, frame: ServerFrame) {
         if self.answers.try_send(frame).is_err() {
-            // The peer sends requests and does not read; its writer reaches its own time limit.
+            // The peer sends requests and does not read answers. The time limit of writing ends its channel.
             tracing::debug!(host = %self.host, "answers pile up; one was dropped");
         }
     }

@@ -1,5 +1,5 @@
-//! Connections that have not yet shown a known host's key. Anybody can make them, so they are few
-//! and short-lived. When there are too many the *oldest* is dropped: a genuine handshake takes
+//! Connections that have not yet shown a known host's key. Anybody can make them, so their number and their
+//! time are limited. When there are too many, the *oldest* is dropped: a genuine handshake takes
 //! milliseconds, so it is not the oldest for long.
 
 use std::collections::VecDeque;
@@ -10,9 +10,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
-/// Half-open connections in all.
+/// Limit of half-open connections in all.
 pub const TOTAL: usize = 512;
-/// Half-open connections of one address.
+/// Limit of half-open connections of one address.
 pub const PER_ADDRESS: usize = 64;
 /// The time that a handshake may take.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -66,17 +66,17 @@ impl HalfOpen {
         }
     }
 
-    /// The connection has become a channel, or has ended.
+    /// Removes a connection that has become a channel, or has ended.
     pub fn leave(&self, number: u64) {
         self.entries.lock().retain(|entry| entry.number != number);
     }
 
-    /// Their number.
+    /// The number of half-open connections.
     pub fn len(&self) -> usize {
         self.entries.lock().len()
     }
 
-    /// The number of those closed to make room.
+    /// The number of half-open connections that were closed to make room.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

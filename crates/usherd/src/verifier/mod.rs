@@ -57,7 +57,7 @@ struct Verifier {
     host_key: HostPublicKey,
     configuration: InForce,
     following: Arc<Following>,
-    /// Grants a slot for requested tokens.
+    /// The connection to the keeper, whose verdict grants a slot for requested tokens.
     keeper: Link<Option<TokenSlot>>,
     half_open: HalfOpen,
     clocks: Clocks,

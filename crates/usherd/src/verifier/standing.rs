@@ -18,7 +18,7 @@ const STANDS: Duration = Duration::from_secs(20);
 /// Limit of remembered announcements of one channel. Further ones stand until they expire.
 const REMEMBERED: usize = 16_384;
 
-/// A channel's announcements that may stand. Dropping it with the channel withdraws them.
+/// A channel's announcements that may stand. They are withdrawn when this value is dropped, with the channel.
 pub struct Standing {
     verifier: Arc<Verifier>,
     host: HostName,

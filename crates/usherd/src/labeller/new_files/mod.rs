@@ -57,11 +57,11 @@ pub(super) struct Watched {
     pub(super) unwatched: Option<String>,
 }
 
-/// The threads, for the rest of the labeller.
+/// The handle by which the rest of the labeller uses the threads.
 #[derive(Debug)]
 pub(super) struct LabelWriters {
     shared: Arc<Shared>,
-    /// The one that starts the others.
+    /// The first thread, which starts the others.
     thread: JoinHandle<()>,
 }
 
@@ -81,7 +81,7 @@ struct Shared {
     wake: Wake,
 }
 
-/// The thread of one file system, for others.
+/// The state of one file system's thread, which other threads share.
 #[derive(Debug)]
 struct Lane {
     file_system: Multilabel,
@@ -91,7 +91,7 @@ struct Lane {
     looks_again: AtomicBool,
     /// The thread is to end.
     is_over: AtomicBool,
-    /// Since when the thread works on the files of a turn; `None`: it waits for new ones.
+    /// Since when the thread has worked on the files of a turn; `None`: it waits for new files.
     busy: Mutex<Option<Instant>>,
     thread: OnceLock<JoinHandle<()>>,
     wake: Wake,
@@ -109,7 +109,8 @@ impl Multilabel {
     pub(super) fn at(path: &str, file_systems: &FileSystems) -> io::Result<Self> {
         let (mount, device) = file_systems.mounted(path, |path| {
             let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-            // A user who owns a folder on the way cannot send the labeller elsewhere.
+            // Follow no links, by which a user who owns a folder on the way could send the labeller
+            // elsewhere.
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
             let root = openat2(CWD, path, flags, Mode::empty(), resolve)?;
@@ -141,8 +142,8 @@ impl Multilabel {
 }
 
 impl LabelWriters {
-    /// Starts the first thread, which watches nothing yet. Call it before this process is confined: the thread
-    /// confines itself otherwise.
+    /// Starts the first thread, which watches nothing yet. Call it before this process is confined: the
+    /// thread has Landlock rules of its own.
     ///
     /// # Errors
     /// When the kernel makes no thread or no descriptor, or refuses the rules of Landlock.
@@ -163,7 +164,8 @@ impl LabelWriters {
         Ok(Self { shared, thread })
     }
 
-    /// Replaces the file systems, the source of their labels (none: no file gets any), and the specification.
+    /// Replaces the file systems, the source of their labels (`None`: no file gets a label), and the
+    /// specification.
     ///
     /// # Errors
     /// The thread cannot be woken.
@@ -234,7 +236,7 @@ impl LabelWriters {
             .find_map(|lane| lane.stuck())
     }
 
-    /// True when a thread has ended that never does by itself.
+    /// Whether a thread has ended that should run as long as this process.
     pub(super) fn has_ended(&self) -> bool {
         let lanes = self.shared.lanes.lock();
         self.thread.is_finished() || lanes.values().any(|lane| lane.has_failed())
@@ -257,7 +259,7 @@ impl Lane {
         let thread = thread::Builder::new().name("file system".to_owned());
         let of_thread = Arc::clone(&lane);
         let thread = thread.spawn(move || of_thread.run())?;
-        // It is the only one that sets it.
+        // `thread` is set only here, so this cannot fail.
         drop(lane.thread.set(thread));
         Ok(lane)
     }
@@ -297,7 +299,7 @@ impl Lane {
         }
     }
 
-    /// The reason that nothing gets a label: the file system does not answer.
+    /// The trouble that the file system does not answer, when the thread has worked on a turn for [`STUCK`].
     fn stuck(&self) -> Option<MacError> {
         let since = (*self.busy.lock())?.elapsed();
         (since >= STUCK).then(|| MacError::Stuck {
@@ -327,7 +329,7 @@ impl Wake {
         (&self.0).write_all(&1_u64.to_ne_bytes())
     }
 
-    /// Waits to be woken, for new files, or for a time.
+    /// Waits until the thread is woken, new files arrive, or `until` is reached.
     fn wait(&self, files: Option<BorrowedFd<'_>>, until: Option<Instant>) {
         let mut descriptors: Vec<_> = files
             .into_iter()
@@ -340,7 +342,7 @@ impl Wake {
         });
         // An interruption is as good as an event: the caller looks for itself.
         let _interrupted = poll(&mut descriptors, wait.as_ref());
-        // As many changes as there are: all are taken at once.
+        // One read takes all wake-ups that have come.
         let _none = (&self.0).read(&mut [0; 8]);
     }
 }
@@ -348,13 +350,14 @@ impl Wake {
 fn start_writers(shared: &Shared, confined: &SyncSender<Result<(), SystemError>>) {
     let outcome = sandbox::landlock_lists(&[Path::new("/")]);
     let is_confined = outcome.is_ok();
-    // The starter waits for it.
+    // `LabelWriters::start` waits for the outcome.
     if confined.send(outcome).is_ok() && is_confined {
         run(shared);
     }
 }
 
-/// Starts and ends the threads of file systems, which inherit its rules of Landlock. Returns when it cannot.
+/// Starts and ends the threads of file systems, which inherit this thread's Landlock rules. Returns when a
+/// thread cannot be started or ended.
 fn run(shared: &Shared) {
     loop {
         shared.wake.wait(None, None);

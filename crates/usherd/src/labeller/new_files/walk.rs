@@ -1,8 +1,8 @@
 //! A walk over all files of a file system, in bounded memory, a few files at a time.
 //!
-//! It keeps the open directories from the root to where it is, and no list of names. Names that come
-//! meanwhile may be missed: their events are watched at the same time. It never asks a file system that is
-//! mounted below: that could be a user's own, which does not answer.
+//! A walk keeps the open directories from the root to its present place, and no list of names. It may miss
+//! names that are made meanwhile; their events are watched at the same time. It never asks a file system that
+//! is mounted below, which could be a user's own and not answer.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,14 +14,14 @@ use rustix::io::Errno;
 /// Deepest directory below the root that is walked. Each takes a descriptor, and memory for its names.
 pub(in crate::labeller) const DEEPEST: usize = 256;
 
-/// A name is opened itself: no symbolic link is followed, and no other mount entered.
+/// How a name is opened: no symbolic link is followed, and no other mount entered.
 const HERE: ResolveFlags = ResolveFlags::NO_XDEV
     .union(ResolveFlags::NO_SYMLINKS)
     .union(ResolveFlags::NO_MAGICLINKS);
 
 /// A walk that is under way.
 pub(super) struct Walk {
-    /// The root, until its own step.
+    /// The root, until [`Walk::next`] has returned it as the first step.
     root: Option<OwnedFd>,
     /// From the root to the directory that is read.
     directories: Vec<Dir>,
@@ -30,7 +30,7 @@ pub(super) struct Walk {
 
 /// One step of a walk.
 pub(super) enum Step {
-    /// A file, opened as O_PATH does, a symbolic link itself.
+    /// A file, opened with O_PATH; of a symbolic link, the link itself.
     File(OwnedFd),
     /// A directory lies too deep, and nothing below it is looked at.
     TooDeep(OwnedFd),
@@ -52,7 +52,7 @@ impl Walk {
         })
     }
 
-    /// For how long it is under way.
+    /// How long the walk has been under way.
     pub(super) fn age(&self) -> Duration {
         self.began.elapsed()
     }
@@ -97,7 +97,7 @@ impl Iterator for Walk {
             });
             let (file, stat) = match opened {
                 Ok(opened) => opened,
-                // It is gone, or another file system is mounted there.
+                // The name is gone, or another file system is mounted there.
                 Err(Errno::NOENT | Errno::XDEV) => continue,
                 Err(errno) => return Some(Step::Unreachable(errno.into())),
             };

@@ -1,13 +1,14 @@
 //! Writes the labels of new files into their attributes, on one file system.
 //!
 //! The kernel side knows the label of a new file at once, in its own memory. It cannot write the attribute,
-//! and refuses access to a file of a *multilabel* file system if it knows no label. So this side watches new
-//! files, asks the kernel for each one's label, and writes it where the file has no attribute yet. It looks
-//! at all files when it begins, on request, and when the kernel's bounded queue has lost events.
+//! and refuses access to a file of a *multilabel* file system if it knows no label. So the labeller watches
+//! new files, asks the kernel for the label of each, and writes the label where the file has no attribute
+//! yet. It looks at all files when it begins, on request, and when the kernel's bounded queue has lost
+//! events.
 //!
 //! If the labeller dies before it has written the attribute, the next one finds the file as long as the
-//! kernel remembers it. Otherwise the file stays without a label, and refused, until an administrator sets
-//! one; setfsmac(8) finds such files.
+//! kernel remembers it. Otherwise the file stays without a label, and access to it is refused until an
+//! administrator sets one; setfsmac(8) finds such files.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,30 +23,31 @@ use super::walk::{Step, Walk};
 use crate::labeller::filing::Filing;
 use crate::labeller::tree::Tree;
 
-/// Limit of events of one turn, and of files of a walk in one turn: so no file system waits long for another.
+/// Limit of the events, and of the files of a walk, that one turn handles.
 const TURN: usize = 256;
 
 /// How long to wait after a failure before all files are looked at again: at first, and at most.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
-/// The source of labels: what the kernel knows of an open file. `None`: nothing.
+/// Asks the kernel for the label of an open file. `None`: the kernel knows none.
 pub(super) type LabelOf<'l> = &'l dyn Fn(BorrowedFd<'_>) -> io::Result<Option<Label>>;
 
-/// The persistence of one file system.
+/// Writes the labels of new files of one file system.
 pub(super) struct LabelWriter {
     new_files: NewFiles,
-    /// The events could not be read, and are not until all files are looked at again.
+    /// The events could not be read. They are not read again until all files are looked at again.
     is_deaf: bool,
     root: OwnedFd,
     tree: Tree,
     /// The specification of the policy.
     filing: Option<Arc<Filing>>,
     walk: Option<Walk>,
-    /// Whether another walk follows the present one. It does not replace it: a process that makes files all
-    /// the time would keep the walk from ever reaching the last file.
+    /// Whether another walk follows the present one. The present walk goes on: otherwise a process that makes
+    /// files all the time could keep every walk from reaching the last file.
     walks_again: bool,
-    /// When all files are looked at again, because something failed; and how long that was put off.
+    /// When all files are looked at again because something failed, and how long that is put off after the
+    /// next failure.
     retry: Option<Instant>,
     wait: Duration,
     counts: Counts,
@@ -88,7 +90,7 @@ impl LabelWriter {
             wait: FIRST_WAIT,
             counts: Counts::default(),
         };
-        // Events are watched from here on, so that the walk and they miss no file between them.
+        // Begin the walk after the watch, so that each new file is found by the walk or by an event.
         persister.begin_walk();
         Ok(persister)
     }
@@ -129,8 +131,8 @@ impl LabelWriter {
         true
     }
 
-    /// Takes events, at most those of a turn. Returns true if more may wait. After a failure none is taken before the
-    /// next attempt: the same failure would follow at once, for ever.
+    /// Takes events, at most those of a turn. Returns true if more may wait. After a failure to read them, no
+    /// event is taken before the next attempt: the failure would repeat at once, for ever.
     fn take_all(
         &mut self,
         label_of: LabelOf<'_>,
@@ -158,7 +160,8 @@ impl LabelWriter {
         true
     }
 
-    /// Watches new files anew where their events could not be read. The walk that follows finds what was missed.
+    /// Watches new files anew if their events could not be read. The walk that follows finds the files that
+    /// were missed.
     fn watch_again(&mut self) {
         if !self.is_deaf {
             return;
@@ -172,12 +175,12 @@ impl LabelWriter {
         }
     }
 
-    /// Readable when new files wait; none while their events cannot be read.
+    /// A descriptor that is readable when new files wait. `None` while their events cannot be read.
     pub(super) fn events(&self) -> Option<BorrowedFd<'_>> {
         (!self.is_deaf).then(|| self.new_files.as_fd())
     }
 
-    /// Starts another walk over all files, which opens all directories.
+    /// Has another walk over all files follow.
     pub(super) fn look_again(&mut self) {
         self.walks_again = true;
     }
@@ -192,7 +195,7 @@ impl LabelWriter {
         self.walk.is_some()
     }
 
-    /// When to do a turn even if no file comes.
+    /// When to do a turn even if no new file comes.
     pub(super) fn retry(&self) -> Option<Instant> {
         self.retry
     }
@@ -236,7 +239,8 @@ impl LabelWriter {
         }
     }
 
-    /// Gives a file what it lacks by the specification. Returns whether it has a label then.
+    /// Gives a file the elements that it lacks by the specification. Returns whether the file has a label
+    /// then.
     fn file(&mut self, file: &OwnedFd, attribute: LabelledFile<'_>) -> bool {
         let Some(filing) = self.filing.clone() else {
             return false;
@@ -260,7 +264,7 @@ impl LabelWriter {
                 self.note(set);
                 is_set
             }
-            // It is gone.
+            // The file is gone.
             Err(error) if error.kind() == io::ErrorKind::NotFound => has.is_some(),
             Err(error) => {
                 self.failed(&error);
@@ -273,7 +277,7 @@ impl LabelWriter {
     fn note(&mut self, persisted: Result<bool, FileLabelError>) {
         match persisted {
             Ok(true) => self.counts.persisted += 1,
-            // Another process has labelled it since, or it is gone.
+            // Another process has labelled the file since, or the file is gone.
             Ok(false) | Err(FileLabelError::Kernel(rustix::io::Errno::NOENT)) => {}
             Err(error) => self.failed(&error),
         }
@@ -305,10 +309,10 @@ mod tests {
 
     use super::*;
 
-    /// Each scene watches the whole file system, so there is one at a time.
+    /// Each scene watches the whole file system, so only one scene exists at a time.
     static ALONE: Mutex<()> = Mutex::new(());
 
-    /// A folder on a tmpfs that is not only the test's: labels are known of its own files alone.
+    /// A folder on a tmpfs that other processes use, too. Labels are known only of the folder's files.
     struct Scene {
         persister: LabelWriter,
         folder: tempfile::TempDir,
@@ -334,7 +338,7 @@ mod tests {
             self.folder.path().join(name)
         }
 
-        /// Does all work. Labels are known of files whose names do not begin with `unknown`.
+        /// Does all turns. Labels are known of files whose names do not begin with `unknown`.
         fn work(&mut self) {
             let folder = self.folder.path().to_owned();
             let label_of = |file: BorrowedFd<'_>| {

@@ -1,9 +1,9 @@
 //! The files at the paths of lists. Look-ups run in the background, with one thread per path at
 //! most, and one look-up serves all callers.
 //!
-//! A path may be on another host, which may not answer. A user who may connect can cause any number
-//! of look-ups, so neither the number of threads that wait for such a host nor the waiting time of
-//! other users may grow with it.
+//! A path may be on another host, which may not answer. A user who may connect can cause any number of
+//! look-ups, so neither the number of threads that wait for such a host nor the waiting time of other users
+//! may grow with their number.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -29,13 +29,13 @@ const AT_ONCE: usize = usher_policy::MAXIMUM_PROGRAMS;
 /// (signer/mod.rs, 4,096).
 const UNDER_WAY: usize = 1024;
 
-/// The paths.
+/// The look-ups of paths.
 pub struct Paths {
     open: fn(&str) -> io::Result<OwnedFd>,
     limit: Duration,
     asked: Mutex<Questions>,
-    /// The number of the last answered question. Held while files are looked up, and until the result is
-    /// in force.
+    /// The number of the last answered question. The lock is held while files are looked up, and until the
+    /// result is in force.
     answered: tokio::sync::Mutex<u64>,
     /// The paths whose look-up has not returned.
     under_way: Arc<Mutex<HashSet<String>>>,
@@ -85,8 +85,8 @@ impl Paths {
         }
     }
 
-    /// Requests a look-up of a list, and returns the permit to do it: [`LookUpPermit::look_up_asked`]. None:
-    /// another caller has done so meanwhile, beginning after this question, and the result is in force.
+    /// Requests a look-up of a list, and returns the permit to do it: [`LookUpPermit::look_up_asked`].
+    /// `None`: another caller has looked the list up since this request, and the result is in force.
     pub async fn ask(&self, list: &List) -> Option<LookUpPermit<'_>> {
         let number = {
             let mut asked = self.asked.lock();
@@ -110,7 +110,7 @@ impl LookUpPermit<'_> {
             (asked.last, paths)
         };
         let files = self.look_up(paths).await;
-        // Not before: a caller that gives up on the way has answered nothing.
+        // Set this only now: a caller that is cancelled during the look-up has answered nothing.
         *self.answered = last;
         let mut asked = self.paths.asked.lock();
         asked.lists.retain(|_, number| *number > last);
@@ -148,7 +148,7 @@ impl LookUpPermit<'_> {
 }
 
 impl UnderWay {
-    /// None while the path's former look-up has not returned, or too many have not.
+    /// `None` while the path's former look-up, or too many other look-ups, have not returned.
     fn begin(path: &str, all: &Arc<Mutex<HashSet<String>>>) -> Option<Self> {
         let mut paths = all.lock();
         let begins = paths.len() < UNDER_WAY && paths.insert(path.to_owned());
@@ -165,7 +165,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// The file, without a right to read it.
+/// Opens a regular file, without a right to read it.
 fn open_path(path: &str) -> io::Result<OwnedFd> {
     let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);

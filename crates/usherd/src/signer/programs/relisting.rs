@@ -1,5 +1,6 @@
-//! The lists of a configuration that the signer has taken by itself. No command waits that could report a
-//! failure, so the signer sets them again until it succeeds, and reports why they are not in force.
+//! The lists of `programs` of a configuration that the signer has taken without a request. No command waits
+//! that could report a failure, so the signer tries to set the lists until it succeeds, and reports why they
+//! are not in force.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub struct Relisting {
     asked: Notify,
-    /// The reason that they are not.
+    /// The reason that they are not those of the configuration.
     failed: Mutex<Option<String>>,
 }
 
@@ -37,7 +38,7 @@ impl Relisting {
             tokio::select! {
                 () = self.asked.notified() => {}
                 () = tokio::time::sleep(AGAIN), if has_failed => {
-                    // A request may have set them meanwhile.
+                    // A request may have set the lists meanwhile.
                     if self.failed.lock().is_none() {
                         continue;
                     }
@@ -50,7 +51,7 @@ impl Relisting {
         }
     }
 
-    /// The reason that the lists in force are others, for people.
+    /// The reason that the lists in force are not those of the configuration, for people.
     pub fn trouble(&self) -> Option<String> {
         let failed = self.failed.lock();
         failed.as_ref().map(|reason| {
@@ -62,7 +63,7 @@ impl Relisting {
         })
     }
 
-    /// Notes a failure, and reports it unless it is the last one.
+    /// Notes a failure, and logs it unless it is the same as the last one.
     fn note(&self, reason: String) {
         let mut failed = self.failed.lock();
         if failed.as_ref() != Some(&reason) {
@@ -129,7 +130,7 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(1)).await;
                 assert_eq!(tried.get(), expected);
             }
-            // A request has set them.
+            // A request has set the lists.
             relisting.done();
             tokio::time::sleep(AGAIN * 3).await;
             assert_eq!(relisting.trouble(), None);

@@ -12,7 +12,7 @@ use usher_proto::refusal::Refusal;
 use super::Tickets;
 
 impl Tickets {
-    /// Plain connections, if the kernel accepts the programs.
+    /// The holding of plain connections, if the kernel accepts the programs.
     pub fn holding(&self) -> Option<&Holding> {
         self.kernel.as_ref().map(ticket::Tickets::holding)
     }
@@ -27,13 +27,13 @@ impl Tickets {
         self.gates().is_some_and(|gates| gates.lasting().is_ok())
     }
 
-    /// Listed programs, if the kernel accepts the programs.
+    /// The lists of permitted programs, if the kernel accepts the BPF programs.
     pub fn listing(&self) -> Option<&Listing> {
         self.kernel.as_ref().map(ticket::Tickets::listing)
     }
 
-    /// Has the kernel note the owners of connections to the proxy, at its addresses. Without the programs, or
-    /// if the kernel refuses, only owners who still hold their connections are known.
+    /// Has the kernel note the owners of connections to the proxy's addresses. Without the programs, or if
+    /// the kernel refuses, only owners who still hold their connections are known.
     pub fn set_relayed(&self, policy: &Policy) {
         let listeners = policy.proxy_listeners().into_iter();
         let addresses = listeners.map(|listener| SocketAddr::V4(listener.address));
@@ -58,11 +58,11 @@ impl Tickets {
         })
     }
 
-    /// Sets the addresses to which plain connections are authenticated, from the programs of a list
-    /// or from all.
+    /// Sets the addresses to which plain connections are authenticated, each for the programs of a list or
+    /// for all programs.
     ///
     /// # Errors
-    /// The kernel's error; some are in force then.
+    /// The kernel's error; some addresses are in force then.
     pub fn set_destinations(
         &self,
         destinations: impl IntoIterator<Item = (SocketAddr, Option<NonZeroU32>)>,
@@ -95,7 +95,7 @@ impl Tickets {
         if let Some(holding) = self.holding()
             && let Err(error) = holding.exempt(socket)
         {
-            // Then it is announced a second time.
+            // Then the connection is held, and announced a second time.
             tracing::warn!(%error, "cannot exempt an announced connection from holding: it is \
                 announced again");
         }
