@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 /// Longest file that is read.
 const MAXIMUM: u64 = 1024 * 1024;
 
-/// The place in a run. Files behind it have their labels.
+/// How far a run has come. The files up to this place have their labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
-    /// 1.
+    /// The version of this format: 1.
     version: u32,
     /// SHA-256 of specifications, paths and options, in hexadecimal digits.
     run: String,
@@ -29,10 +29,10 @@ pub enum CheckpointError {
     /// The file system's answer.
     #[error("{0}: {1}")]
     Io(PathBuf, #[source] io::Error),
-    /// Not such a file.
+    /// The file is no checkpoint.
     #[error("{0} is not a checkpoint; remove it, or name another file")]
     Malformed(PathBuf),
-    /// Specifications, paths or options differ.
+    /// The checkpoint is of a run with other specifications, paths or options.
     #[error("{0} is of a run with other specifications, paths or options; remove it to begin anew")]
     OtherRun(PathBuf),
 }
@@ -49,7 +49,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// The file is there and cannot be read, or is of another run.
+    /// The file exists and cannot be read, or belongs to another run.
     pub fn open(file: &Path, run: String) -> Result<(Self, Option<Position>), CheckpointError> {
         let path = || file.to_owned();
         let this = Self { file: path(), run };
@@ -101,7 +101,7 @@ impl Checkpoint {
         write().map_err(|error| CheckpointError::Io(self.file.clone(), error))
     }
 
-    /// Removes the file: the run is whole.
+    /// Removes the file after a complete run.
     ///
     /// # Errors
     ///

@@ -30,12 +30,12 @@ pub(crate) enum ToolError {
     NoSpecification,
     #[error("cannot use the specification files together: {0}")]
     Together(LabelMistake),
-    /// Patterns are for absolute paths without detours.
+    /// The path is relative, or has `.`, `..` or `//` in it, which patterns do not match.
     #[error("{0}: not an absolute path without `.`, `..` and `//`; patterns match such paths only")]
     Detour(String),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// Labels of opened files are reached by /proc.
+    /// /proc is not mounted, by which the labels of opened files are reached.
     #[error("cannot use /proc/self/fd, by which labels are reached: {0}; mount -t proc proc /proc")]
     NoProc(io::Error),
     #[error("cannot write to standard output: {0}")]

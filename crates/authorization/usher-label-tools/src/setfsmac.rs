@@ -244,7 +244,7 @@ fn add_to_digest(digest: &mut Sha256, part: &[u8]) {
     digest.update(part);
 }
 
-/// Patterns are for absolute paths without detours.
+/// Refuses a path that is relative or has detours: patterns are for absolute paths without detours.
 fn check_path(tree: &Path) -> Result<(), ToolError> {
     let is_plain = tree.is_absolute()
         && tree
@@ -365,8 +365,8 @@ impl Run<'_> {
         Ok(Onward::Into)
     }
 
-    /// Refuses a second label for a file by another of its names: a user could link a file of others below a
-    /// path of their own.
+    /// Refuses to give a file a second label under another of its names: a user could link somebody else's
+    /// file below a path of their own.
     fn contradiction(&mut self, file: &Visited<'_>, label: &Label) -> Option<String> {
         if file.links < 2 || file.kind == usher_label::FileKind::Directory {
             return None;

@@ -41,7 +41,7 @@ impl Arguments {
         let Some(program) = command.next() else {
             return ExitCode::FAILURE;
         };
-        // The process ends with the label's request when this fails.
+        // When execve(2) fails, the process ends, and the request for the label with it.
         let error = Command::new(&program).args(command).exec();
         output.complain(&format_args!("{}: {error}", program.display()));
         match error.kind() {

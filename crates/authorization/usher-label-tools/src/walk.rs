@@ -19,14 +19,14 @@ use crate::error::ToolError;
 
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The folder with names for a process's descriptors, by which the attributes of what O_PATH opened are
-/// reached.
+/// The folder of a process's descriptors. The attributes of a file that O_PATH opened are reached by its name
+/// there.
 const DESCRIPTORS: &str = "/proc/self/fd";
 
 /// Requires /proc, without which each file would get an error of its own.
 ///
 /// # Errors
-/// It is not mounted.
+/// /proc is not mounted.
 pub(crate) fn require_proc() -> Result<(), ToolError> {
     match Path::new(DESCRIPTORS).try_exists() {
         Ok(true) => Ok(()),
@@ -64,8 +64,8 @@ pub enum Onward {
 /// How a tree is walked.
 #[derive(Clone, Debug, Default)]
 pub struct Manner {
-    /// Does not enter other file systems, and requests nothing from those that are mounted below the root: a
-    /// user's own one may hang.
+    /// Does not enter file systems that are mounted below the root, and requests nothing from them: one that
+    /// a user has mounted may hang.
     pub one_file_system: bool,
     /// The root may be a symbolic link, which is followed.
     pub follow_root: bool,
@@ -79,7 +79,7 @@ pub type Step<'w> = Result<Visited<'w>, (&'w [u8], Errno)>;
 /// An open directory, one of those from the root to the walk's place.
 struct Level {
     directory: OwnedFd,
-    /// Still to be visited; the next one is the last.
+    /// The names still to be visited, in reverse order.
     names: Vec<CString>,
     /// Length of the directory's own path.
     length: usize,
@@ -183,13 +183,13 @@ pub fn walk(root: &Path, manner: &Manner, visit: &mut dyn FnMut(Step<'_>) -> Onw
 fn open_here(directory: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
     let here = ResolveFlags::NO_XDEV;
     match openat2(directory, name, HANDLE, Mode::empty(), here) {
-        // A filter of system calls refuses the call itself, as those of some containers do.
+        // A seccomp filter refuses openat2(2), as those of some containers do.
         Err(Errno::NOSYS | Errno::PERM) => open_on_mount(directory, name),
         opened => opened,
     }
 }
 
-/// The same by the numbers of mounts, which the kernel knows without the file system.
+/// As [`open_here`], without openat2(2): compares mount ids, which the kernel knows without the file system.
 fn open_on_mount(directory: &OwnedFd, name: &CStr) -> Result<OwnedFd, Errno> {
     let handle = openat(directory, name, HANDLE, Mode::empty())?;
     if mount_of(&handle)? == mount_of(directory)? {

@@ -363,7 +363,7 @@ if libc.mount(b"dead", sys.argv[1].encode(), b"fuse", 0, options.encode()) != 0:
     sys.exit(os.strerror(ctypes.get_errno()))
 "#;
 
-/// Executes a program for which openat2(2) fails with an error; 0: it does not.
+/// Executes a program for which openat2(2) fails with the given error; with 0 it works.
 const FILTERED: &str = r#"
 import ctypes, os, struct, sys
 error = int(sys.argv[1])
@@ -387,7 +387,7 @@ fn setfsmac_asks_nothing_of_what_is_mounted_below() {
     }
     let below_mount = |tree: &Tree, openat2: &str, options: &[&str]| {
         let file = tree.specification("ROOT(/.*)? biba/low\n");
-        // Its mounts go with it.
+        // The mounts vanish with the mount namespace of this command.
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-ec"]);
         command.arg(r#"python3 -I -S -c "$1" "$2"; shift 2; exec "$@""#);
@@ -404,7 +404,7 @@ fn setfsmac_asks_nothing_of_what_is_mounted_below() {
         assert_eq!(tree.label("c/z").as_deref(), Some("biba/low"));
         assert_eq!(tree.label("b/mount"), None);
     }
-    // The twin, which is to enter what is mounted, asks it.
+    // The twin: without `-x`, setfsmac enters the mount and asks the dead file system.
     let tree = Tree::on(Path::new("/dev/shm"));
     let output = below_mount(&tree, "0", &[]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
