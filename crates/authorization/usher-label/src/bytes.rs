@@ -23,7 +23,7 @@ const HIGH: u16 = 2;
 const EQUAL: u16 = 3;
 const GRADE: u16 = 4;
 
-/// Bytes that are no element of any kind, or not the canonical ones.
+/// Bytes that are no element of any kind, or an element that is not in the canonical form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the bytes are no element; kernel programs and library are of different versions")]
 pub struct InvalidElement;

@@ -16,9 +16,9 @@ use crate::words::parts;
 /// The label of an object, or the part of one that a program sets. Displays in the canonical form:
 /// elements by name, separated by commas.
 ///
-/// Holds at most [`MAXIMUM_ELEMENTS`] and at most [`MAXIMUM_TEXT`] bytes of text. The default has no
-/// element: the label of an object that none of the policies asked for has labelled. It has no text
-/// that could be parsed or stored.
+/// Holds at most [`MAXIMUM_ELEMENTS`] and at most [`MAXIMUM_TEXT`] bytes of text. The default has no element:
+/// it is the label of an object that has none of the elements asked for. Its text is empty, and can be neither
+/// parsed nor stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Label {
     elements: BTreeMap<ElementName, ElementValue>,
@@ -54,7 +54,7 @@ impl Label {
         }
     }
 
-    /// True when no policy has an element here.
+    /// True when the label has no element.
     pub fn is_empty(&self) -> bool {
         self.elements.is_empty()
     }
@@ -102,7 +102,7 @@ impl Label {
     ///
     /// # Errors
     ///
-    /// One is missing that the list does not call optional.
+    /// The label lacks an element that the list does not mark as optional.
     pub fn select(&self, list: &ElementList) -> Result<Self, MissingElement> {
         let mut elements = BTreeMap::new();
         for wanted in list.wanted() {

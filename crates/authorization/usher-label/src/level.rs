@@ -60,7 +60,7 @@ impl Compartments {
         words.all(|(own, other)| other & !own == 0)
     }
 
-    /// Their numbers, in ascending order.
+    /// The numbers of the compartments, in ascending order.
     pub fn numbers(&self) -> impl Iterator<Item = u16> + '_ {
         (1..=Self::LAST).filter(|number| {
             let index = usize::from(number - 1);
@@ -100,7 +100,7 @@ impl Level {
         }
     }
 
-    /// Reads a level, of a kind that has compartments or of one that has not.
+    /// Reads a level. `has_compartments`: levels of its kind may have compartments.
     pub(crate) fn read(text: &str, has_compartments: bool) -> Result<Self, ValueMistake> {
         let (grade, listed) = match text.split_once(':') {
             Some((grade, listed)) if has_compartments => (grade, Some(listed)),
@@ -157,12 +157,12 @@ impl Range {
         })
     }
 
-    /// Its lower end.
+    /// The lower end of the range.
     pub fn low(&self) -> &Level {
         &self.low
     }
 
-    /// Its higher end.
+    /// The higher end of the range.
     pub fn high(&self) -> &Level {
         &self.high
     }

@@ -57,7 +57,7 @@ pub struct LoginLabels {
 }
 
 impl LoginLabels {
-    /// Reads a whole file. `#` begins a comment. A file without a line gives nobody a label.
+    /// Reads a whole file. `#` begins a comment. With a file without a line, no user gets a label.
     ///
     /// # Errors
     ///

@@ -1,8 +1,9 @@
 //! POSIX extended regular expressions (POSIX.1-2017, Base Definitions, 9.4), written anew for the crate `regex`.
 //!
-//! The two languages look alike and differ: `\d`, `[a&&b]`, `[%--]` and `a+?` mean other things in the crate, or
-//! nothing there. So a pattern is read by the grammar of POSIX, and what comes out names each byte. What POSIX leaves
-//! undefined is refused by name, because implementations differ in it.
+//! The two languages look alike and differ: `\d`, `[a&&b]`, `[%--]` and `a+?` mean other things in the crate,
+//! or nothing there. So a pattern is read by the grammar of POSIX, and each byte of it is written for the
+//! crate without ambiguity. A construct that POSIX leaves undefined is refused, and the error names it,
+//! because implementations differ.
 //!
 //! Bytes are compared, as in the POSIX locale: `.` and `[^x]` match one byte each, and `[a-z]` is a range of bytes.
 
@@ -18,7 +19,7 @@ pub(crate) struct PatternMistake {
     pub reason: String,
 }
 
-/// The same expression in the syntax of `regex`, for byte mode.
+/// The pattern in the syntax of `regex`, for byte mode.
 pub(crate) fn translated(pattern: &str) -> Result<String, PatternMistake> {
     let mut reader = Reader {
         pattern,
@@ -33,7 +34,7 @@ pub(crate) fn translated(pattern: &str) -> Result<String, PatternMistake> {
 /// The part of the expression before the reader's place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Before {
-    /// The begin of the expression, of a group or of an alternative.
+    /// The beginning of the expression, of a group or of an alternative.
     Nothing,
     /// Something that can be repeated.
     Atom,
@@ -179,7 +180,7 @@ impl Reader<'_> {
             None => {
                 refused("`\\` at the end escapes nothing: write `\\\\` for the character".into())
             }
-            // GNU's library takes these for an edge of a word or of the text.
+            // glibc matches an edge of a word or of the text by these.
             Some(edge @ ('<' | '>' | '`' | '\'')) => refused(format!(
                 "`\\{edge}` is not of POSIX, and libraries differ in it: write `{edge}` for the character"
             )),
@@ -341,7 +342,7 @@ impl Reader<'_> {
 
     /// The only character up to this end.
     fn only(&mut self, end: &str, offset: usize) -> Result<char, PatternMistake> {
-        // `[.].]` and `[...]` are about the bracket and the point.
+        // `[.].]` means the bracket, `[...]` the dot.
         let mut characters = self.rest.chars();
         let one = characters.next();
         if let (Some(one), Some(rest)) = (one, characters.as_str().strip_prefix(end)) {

@@ -77,11 +77,11 @@ pub struct Entry {
     pub line: usize,
     /// The pattern, as it was written.
     pub pattern: String,
-    /// The same in the syntax of `regex`.
+    /// The pattern in the syntax of `regex`.
     translated: String,
     /// Matches this kind of file only.
     pub kind: Option<FileKind>,
-    /// `None` for `<<none>>`: a file that matches keeps what it has.
+    /// `None` for `<<none>>`: a file that matches keeps its label.
     pub label: Option<Label>,
 }
 
@@ -159,7 +159,7 @@ pub struct SpecificationSet {
 pub struct Match<'s> {
     /// One line at most of each file that has one.
     pub entries: Vec<(&'s Specification, &'s Entry)>,
-    /// Their labels, merged; `None` when no line matches, or all that do say `<<none>>`.
+    /// The merged labels of these lines; `None` when no line matches, or each of them says `<<none>>`.
     pub label: Option<Label>,
 }
 
@@ -335,7 +335,8 @@ fn pattern_mistake(error: &regex::Error) -> SpecificationMistake {
     match error {
         regex::Error::CompiledTooBig(_) => SpecificationMistake::PatternTooLarge,
         error => {
-            // The lines before the last one show the pattern, as the place does.
+            // Only the last line: those before it repeat the pattern, which the place of the mistake shows
+            // already.
             let text = error.to_string();
             let last = text.lines().last().unwrap_or_default();
             let reason = shown(MOST_OF_REASON, last.trim_start_matches("error: "));

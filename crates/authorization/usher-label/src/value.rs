@@ -42,7 +42,7 @@ names! {
 pub enum ElementKind {
     /// A level, a range of levels, or both: `high(low-high)`.
     Levels,
-    /// The same without compartments, or a level with an auxiliary one: `high[low]`.
+    /// Levels without compartments, or a level with an auxiliary one: `high[low]`.
     Auxiliary,
     /// A number: `7`.
     Number,
@@ -106,8 +106,8 @@ impl ElementKind {
         ("te", Self::Name),
     ];
 
-    /// The kind of the values of one of Usher's own modules; none for others, which the kernel knows while they are in
-    /// force.
+    /// The kind of the values of one of Usher's own modules. None for other modules: the kernel knows their
+    /// kinds while they are in force.
     pub fn of_module(name: &str) -> Option<Self> {
         let known = Self::OF_MODULES.iter().find(|(module, _)| *module == name);
         known.map(|(_, kind)| *kind)
@@ -138,7 +138,7 @@ impl ElementKind {
 }
 
 impl TypedValue {
-    /// Its kind.
+    /// The kind of the value.
     pub fn kind(&self) -> ElementKind {
         match self {
             Self::Levels(_) => ElementKind::Levels,
@@ -148,7 +148,7 @@ impl TypedValue {
         }
     }
 
-    /// Its canonical text as a value of a label.
+    /// The canonical text of the value, as a label has it.
     ///
     /// # Errors
     ///

@@ -31,7 +31,7 @@ fn by_grep(pattern: &str, texts: &[Vec<u8>]) -> Vec<Vec<u8>> {
     assert!(output.status.code() < Some(2), "{pattern}: {output:?}");
     let matched = output.stdout.split(|byte| *byte == 0);
     let mut matched: Vec<Vec<u8>> = matched.map(<[u8]>::to_vec).collect();
-    // Behind the last end there is nothing.
+    // After the last zero there is no further text.
     matched.pop();
     matched
 }
@@ -130,7 +130,7 @@ fn patterns_match_what_the_c_library_matches() {
 
 #[test]
 fn a_character_of_several_bytes_is_repeated_as_one() {
-    // grep in the POSIX locale would repeat its last byte.
+    // grep in the POSIX locale would repeat only the last byte of `é`.
     let read = read("é{2}").unwrap();
     let matches = |text: &str| read.find(text.as_bytes(), FileKind::Regular).is_some();
     assert!(matches("éé") && !matches("é"));
