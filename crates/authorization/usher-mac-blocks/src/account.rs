@@ -22,7 +22,7 @@ pub enum AccountId {
 }
 
 impl AccountId {
-    /// Whether it is the user or the group root.
+    /// Whether this is root, the user or the group.
     pub fn is_root(&self) -> bool {
         match self {
             Self::Name(name) => name == "root",
@@ -56,7 +56,7 @@ pub struct NamedAccount<'p> {
 }
 
 impl<'p> NamedAccount<'p> {
-    /// The account, unless it has a number, which every host knows.
+    /// The account if it is given by name. Every host knows an account that is given by number.
     pub(crate) fn of(account: &'p AccountId, is_group: bool, origin: &'p Origin) -> Option<Self> {
         match account {
             AccountId::Name(name) => Some(Self {

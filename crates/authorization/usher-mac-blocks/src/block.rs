@@ -21,7 +21,7 @@ const MODULE: NameRule = NameRule {
     any_is_reserved: true,
 };
 
-/// A `mac` block. No two of a policy are for one module.
+/// A `mac` block. A policy has at most one for each module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MacBlock {
     /// The module.
@@ -84,7 +84,7 @@ pub fn check(tree: &Tree<'_>, reporter: &Reporter<'_>) -> Vec<MacBlock> {
                 ModuleSettings::Framework(framework::settings(&fields, reporter))
             }
             name if MODULES.contains(&name) => {
-                // Each statement is reported: there is none.
+                // The module has no statement, so each one is reported.
                 Fields::read(block, reporter);
                 ModuleSettings::Nothing
             }
@@ -123,7 +123,7 @@ impl ModuleSettings {
 }
 
 impl MacBlock {
-    /// True where the block is about a module, and has no effect until that is loaded; false for the
+    /// True where the block is about a module, and has no effect until the module is loaded; false for the
     /// block of the framework itself.
     pub fn is_of_module(&self) -> bool {
         !matches!(self.settings, ModuleSettings::Framework(_))

@@ -36,7 +36,7 @@ const GROUP: &str = "group";
 pub struct PortAcl {
     /// The ports that users and groups bind, each with its place in the text.
     pub permits: BTreeMap<PortPermit, Origin>,
-    /// The module is about the ports up to this one.
+    /// The highest port that the module decides about.
     pub port_high: u16,
     /// Root binds every port.
     pub suser_exempt: bool,
@@ -69,7 +69,7 @@ pub struct PortPermit {
 }
 
 impl PortPermit {
-    /// Whether it is about root, which the kernel lets bind every port.
+    /// Whether the permit is for root, whom the kernel lets bind every port.
     pub fn is_of_root(&self) -> bool {
         !self.is_group && self.account.is_root()
     }
@@ -159,7 +159,7 @@ fn permit(
 }
 
 impl PortAcl {
-    /// The users and groups that it names.
+    /// The users and groups that the permits name.
     pub(crate) fn accounts(&self) -> impl Iterator<Item = NamedAccount<'_>> {
         let permits = self.permits.iter();
         permits.filter_map(|(permit, origin)| {

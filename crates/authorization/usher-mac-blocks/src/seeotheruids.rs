@@ -26,7 +26,7 @@ pub struct SeeOtherUids {
     pub specificgid: Option<(AccountId, Origin)>,
     /// Processes with the same real group reach each other.
     pub primarygroup: bool,
-    /// A process with the capability for it reaches all others.
+    /// A process with the capability by which the kernel permits an act may do it to all other processes.
     pub suser_privileged: bool,
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn settings(fields: &Fields<'_>) -> SeeOtherUids {
 }
 
 impl SeeOtherUids {
-    /// The group that it names.
+    /// The group of `specificgid`, if it is given by name.
     pub(crate) fn accounts(&self) -> impl Iterator<Item = NamedAccount<'_>> {
         let group = self.specificgid.iter();
         group.filter_map(|(group, origin)| NamedAccount::of(group, true, origin))

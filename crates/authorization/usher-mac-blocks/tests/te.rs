@@ -239,7 +239,7 @@ fn there_is_a_limit_of_each_statement() {
     let full_settings = settings(&full);
     let (what, _) = full_settings.allow.first_key_value().unwrap();
     assert_eq!(full_settings.expand(what).count(), MAXIMUM_TYPE_RULES);
-    // More permissions of the same rules are none more.
+    // More permissions for the same pairs make no further rules.
     assert_eq!(
         settings(&format!("{full} allow all files file write;"))
             .allow

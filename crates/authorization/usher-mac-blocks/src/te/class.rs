@@ -94,13 +94,13 @@ impl Class {
         )
     }
 
-    /// Whether processes or what they make without a name are of this class, and so have domains.
+    /// Whether objects of this class have domains: processes, and objects without a name that processes make.
     pub(super) fn is_of_domains(self) -> bool {
         !matches!(self, Self::Directory | Self::Link | Self::Device)
     }
 }
 
-/// Classes of what is made in directories.
+/// The classes of objects that are made in directories.
 pub(super) fn creatable() -> Kind {
     let classes = Class::ALL.iter().filter(|class| class.is_of_files());
     Kind::Choice(classes.map(|class| class.word().to_owned()).collect())
