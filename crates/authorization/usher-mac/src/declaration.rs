@@ -47,7 +47,7 @@ const PASSIVE: [&str; 10] = [
     ".strtab",
     ".symtab",
 ];
-/// The same, by the beginnings of their names.
+/// Further such sections, by the beginnings of their names.
 const PASSIVE_PREFIXES: [&str; 2] = [".debug_", ".rel"];
 
 /// A reason that bytes are no module for this version.
@@ -57,7 +57,7 @@ pub enum NotAModule {
     /// More than [`MAX_MODULE_SIZE`] bytes.
     #[error("it has {0} bytes, and a module has at most {MAX_MODULE_SIZE}; compile it with -O2")]
     TooLarge(usize),
-    /// Not an object file, or not all of one.
+    /// Not an object file, or only a part of one.
     #[error("it is no object file, or not all of one ({0}); compile it again, and copy it whole")]
     NotAnObject(String),
     /// An object file for another kind of machine.
@@ -111,7 +111,7 @@ pub enum NotAModule {
          and there are no other variables outside of functions"
     )]
     OtherSection(String),
-    /// A function or variable of somebody else.
+    /// A function or variable that the file does not define.
     #[error(
         "it uses {0}, which it does not have; a module calls no functions of the kernel by name"
     )]
@@ -149,14 +149,14 @@ pub struct Declaration {
     /// The kind of its elements in labels (`enum usher_mac_kind` of bpf/include/usher_mac_label.h); 0: it
     /// labels nothing.
     pub label: u32,
-    /// Whether processes without an element are not asked about.
+    /// Whether the module is not asked about processes without an element.
     pub exempts_without_element: bool,
-    /// Whether what it permits by two labels is remembered.
+    /// Whether the framework remembers what the module permits by two labels.
     pub decides_by_labels: bool,
     /// Whether it has a place for settings.
     pub has_settings: bool,
-    /// The statements by which the policy sets them; none of a built-in module, whose statements are the
-    /// language's own.
+    /// The statements by which the policy sets the settings. A built-in module declares none: its statements
+    /// belong to the language.
     pub statements: Vec<Statement>,
     /// The size of the settings that statements set, in bytes.
     pub(crate) settings_size: usize,
@@ -254,7 +254,7 @@ fn checked_point(section: &str) -> Option<&str> {
     section.strip_prefix(before)?.strip_suffix(after)
 }
 
-/// A name of the file, for people: its beginning, with nothing that acts on a terminal.
+/// A name from the file, for people: its beginning, with nothing that acts on a terminal.
 fn shown(name: &str) -> String {
     name.chars().take(64).flat_map(char::escape_debug).collect()
 }
@@ -276,7 +276,7 @@ struct Elf<'b> {
 struct Symbol {
     name: String,
     kind: u8,
-    /// The number of its section; 0 if it is defined elsewhere.
+    /// The number of the section that defines the symbol; 0 if it is defined elsewhere.
     section: usize,
 }
 

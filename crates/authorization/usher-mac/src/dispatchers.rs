@@ -36,7 +36,7 @@ pub(crate) fn not_supported(reason: impl fmt::Display) -> Unsupported {
     Unsupported(reason.to_string())
 }
 
-/// The place at interfaces that a hook is; none for a hook that is somewhere else.
+/// The place at network interfaces where the dispatcher of a hook runs; none for hooks elsewhere.
 pub(crate) fn at_interfaces(hook: &str) -> Option<InterfacePlace> {
     let place = AT_INTERFACES.iter().find(|(name, _)| *name == hook);
     place.map(|(_, place)| *place)
@@ -155,7 +155,7 @@ pub(crate) fn replacing(
         Ok::<_, Error>((of.as_fd(), format!("mac_slot_{point}_{slot}")))
     })?;
     points.sort_unstable();
-    // libbpf has found the same in the object file as the reader of declarations.
+    // libbpf must find the same in the object file as the reader of declarations.
     if points != declared.entry_points || module.name() != declared.name {
         return Err(KernelError::MissingPart("the declared checks").into());
     }

@@ -17,7 +17,7 @@ pub(crate) struct Elements {
 }
 
 impl Elements {
-    /// Opens the tables that are pinned there.
+    /// Opens the tables below these pins.
     ///
     /// # Errors
     /// The kernel's error; [`KernelError::MissingPart`] for a table that is not there.

@@ -25,10 +25,10 @@ pub enum Error {
     /// The kernel lacks something.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    /// There is a module of this name.
+    /// A module of this name is loaded already.
     #[error("a module named {0} is loaded already; unload it first")]
     Loaded(String),
-    /// There is no module of this name.
+    /// No module of this name is loaded.
     #[error("no module named {0} is loaded; `usher mac list` shows those that are")]
     NotLoaded(String),
     /// All slots are taken.
@@ -55,7 +55,7 @@ pub enum Error {
         /// libbpf's error.
         error: KernelError,
     },
-    /// The kernel does not ask about new files.
+    /// The kernel does not ask LSM programs about new files.
     #[error(
         "new files on multilabel file systems get no label, and are refused until setfsmac(8) labels them: \
          the kernel asks about new files only where evm, selinux or smack is in force; boot with \

@@ -22,7 +22,7 @@ const UNKNOWN: u32 = u32::MAX;
 pub enum Outcome {
     /// The module refused it, with this number of an error (errno(3)).
     Refused(i32),
-    /// The module permits it to a process with another element, which this process could not get.
+    /// The module permits the access to a process with another element, which this process could not get.
     NotLowered(NotLowered),
     /// The process got another element.
     Lowered,
@@ -31,13 +31,13 @@ pub enum Outcome {
 /// The reason that a process could not get another element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NotLowered {
-    /// Another process traces it, or may answer its system calls; or it traces one.
+    /// Another process traces this one, or may answer its system calls; or this one traces another.
     IsTraced,
-    /// It has mapped a file or memory that it shares, and can write, which Linux cannot end.
+    /// The process has a shared mapping of a file or memory, and can write to it. Linux cannot end a mapping.
     SharesMemory,
-    /// Its program began before the module came into force: what it has mapped is not known.
+    /// The process's program began before the module came into force, so its mappings are not known.
     IsOlder,
-    /// Its label changed again and again meanwhile.
+    /// The process's label changed again and again meanwhile.
     Changes,
     /// There was no room for the element, or the module wrote one of another kind.
     NoRoom,
@@ -62,11 +62,11 @@ impl fmt::Display for NotLowered {
 /// An element of an event, as the module's part of a label.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Told {
-    /// There is none, or the event does not say.
+    /// There is no element, the event does not say which, or its module was unloaded.
     Nothing,
     /// The label was not known.
     Unknown,
-    /// The element: `biba/high`. That of a module that has ended has no text.
+    /// The element: `biba/high`.
     Element(String),
 }
 
@@ -77,7 +77,7 @@ pub struct EventFile {
     pub major: u32,
     /// Minor number of its file system's device.
     pub minor: u32,
-    /// Its number there.
+    /// Its inode number on that file system.
     pub inode: u64,
     /// A name of it, which a process may have chosen; none if the kernel remembered none.
     pub name: Option<String>,
@@ -88,17 +88,17 @@ pub struct EventFile {
 pub struct ModuleEvent {
     /// The module's name.
     pub module: String,
-    /// Where it was asked.
+    /// The entry point at which the module was asked.
     pub point: EntryPoint,
     /// The outcome.
     pub outcome: Outcome,
     /// The process, by its number in the initial namespace; none where no process acts.
     pub process: Option<u32>,
-    /// Its real uid.
+    /// The process's real uid.
     pub uid: u32,
-    /// Its name, which it may have chosen; none if another process caused the event.
+    /// The process's name, which it may have chosen; none if another process caused the event.
     pub command: Option<String>,
-    /// The module's element of the process, before.
+    /// The module's element of the process before the event.
     pub subject: Told,
     /// The module's element of the object.
     pub object: Told,
@@ -115,7 +115,7 @@ pub(crate) struct Events {
     elements: Elements,
 }
 
-/// Text of the kernel's, up to the zero that ends it.
+/// A text from the kernel, up to the zero that ends it.
 fn text(bytes: &[u8]) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == 0);
     let bytes = &bytes[..end.unwrap_or(bytes.len())];
@@ -149,7 +149,7 @@ impl Events {
         let batch = self.ring.take()?;
         let mut events = Vec::new();
         for event in &batch.entries {
-            // If the module has ended, only its numbers are known.
+            // An event of a module that was unloaded is left out: only its numbers are known.
             events.extend(self.told(event)?);
         }
         Ok((events, batch.more))
@@ -187,7 +187,7 @@ impl Events {
             0 => Told::Nothing,
             UNKNOWN => Told::Unknown,
             number => match self.elements.of(number) {
-                // A module from a file may have written it. Its fault must not lose other events.
+                // A module from a file may have written a bad element, which must not lose other events.
                 Err(Error::Kernel(KernelError::UnreadableEntry(_))) => Told::Unknown,
                 label => match label? {
                     label if label.is_empty() => Told::Nothing,

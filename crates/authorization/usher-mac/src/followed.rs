@@ -11,7 +11,7 @@ use crate::{Error, Framework};
 /// The table of their devices.
 pub(crate) const TABLE: &str = "followed";
 
-/// The hook by which the kernel says that one has ended.
+/// The hook at which the kernel says that a file system has ended.
 pub(crate) const HOOK: &str = "sb_delete";
 
 /// The table. The kernel removes the entries of a file system that ends.
@@ -25,8 +25,8 @@ impl Followed {
 
 impl Framework {
     /// Notes which file system is mounted at each of these paths now, and forgets all other paths but those
-    /// in `kept`. Returns the paths whose file system is new. Look at these again: a file system that has
-    /// ended meanwhile stays noted until [`Self::unfollow`].
+    /// in `kept`. Returns the paths whose file system is new. Look at these file systems again: a file system
+    /// that has ended meanwhile stays noted until [`Self::unfollow`].
     ///
     /// # Errors
     /// The kernel's error, also for more than 320 paths: some may be noted then.

@@ -47,8 +47,8 @@ pub struct Framework {
     pub(crate) followed: Followed,
     /// By hook.
     dispatchers: BTreeMap<&'static str, OwnedFd>,
-    /// The settings of `te` that this process has put in force last, with what the module notes there. To
-    /// open them again takes CAP_SYS_ADMIN.
+    /// The settings of `te` that this process has last put in force, in which the module notes its refusals.
+    /// Opening them again would take CAP_SYS_ADMIN.
     notes: Option<Table<u32, MacTe>>,
     pins: Pins,
 }
@@ -127,7 +127,7 @@ impl Framework {
             pins,
         };
         if !is_whole {
-            // So that a kernel that refuses dispatchers does so now.
+            // Loads one now, so that a kernel that refuses dispatchers does so here.
             framework.require_dispatchers(&[EntryPoint::FileOpen.hook()].into())?;
             framework.pins.note_layout(&object, MAC_LAYOUT)?;
         }
@@ -157,7 +157,7 @@ impl Framework {
             self.release(slot)?;
             return put;
         }
-        // In force from here on: the labels first, which it needs to decide.
+        // The module is in force from here on. Its labels come first, because it needs them to decide.
         let enabled = self.in_force.enabled()? | MacSlots::of(slot);
         self.set_labelled(enabled)?;
         self.in_force.enable(enabled)?;
@@ -211,7 +211,7 @@ impl Framework {
         Ok(self.in_force.label(labelled)?)
     }
 
-    /// Puts all of a module but its bit into the tables.
+    /// Writes a module into the tables, except for the bit that enables it.
     fn put(
         &self,
         module: &Module,
@@ -410,11 +410,11 @@ impl Framework {
         Ok(objects)
     }
 
-    /// Gives the files on these devices (major and minor numbers) labels of their own, in their attributes,
-    /// and files on all other devices none.
+    /// Sets the devices (major and minor numbers) whose files have labels of their own, in their attributes.
+    /// Files on all other devices have none.
     ///
     /// # Errors
-    /// The kernel's error; some may have them then.
+    /// The kernel's error; some devices may be set then.
     pub fn set_multilabel(&self, devices: &BTreeSet<(u32, u32)>) -> Result<(), Error> {
         labels::set_multilabel(&self.pins, &self.in_force, devices)
     }
@@ -444,8 +444,9 @@ impl Framework {
         NewFileLabels::open(&self.pins)
     }
 
-    /// The number in the order of loading of the youngest module with labels in force; 0 if there is none. After
-    /// a change, the next open(2) of a file reads its label from the attribute again.
+    /// The place in the order of loading that the newest module with labels in force has; 0 if there is none.
+    /// After this number has changed, the next open(2) of a file reads the file's label from the attribute
+    /// again.
     ///
     /// # Errors
     /// The kernel's error.

@@ -21,7 +21,7 @@ pub(crate) fn encode(settings: &IfOff, names: &Names) -> Result<MacIfoff, Error>
     encoded.others = settings.others.into();
     encoded.captures = (settings.capture || silences_none(settings)).into();
     for (place, (name, is_on)) in encoded.switches.iter_mut().zip(&settings.interfaces) {
-        // The zero that ends a name is one of its bytes.
+        // The last byte of a name is the zero that ends it.
         let room = place.name.len() - 1;
         let of_name = place.name[..room].get_mut(..name.len());
         let of_name = of_name.filter(|of_name| !of_name.is_empty());

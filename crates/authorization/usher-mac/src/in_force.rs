@@ -75,14 +75,14 @@ impl InForce {
         Ok(self.now()?.labelled)
     }
 
-    /// An order that no module has had.
+    /// A place in the order of loading that no module has had.
     pub(crate) fn next_order(&self) -> Result<u64, KernelError> {
         self.change(|now| now.labelled.last_order += 1)?;
         Ok(self.labelled()?.last_order)
     }
 
-    /// Sets which modules with labels are in force: all but their last order. A file's label that is read by the
-    /// new order has the elements of all of them, so the order comes last.
+    /// Sets which modules with labels are in force, but not the last order that was given. The new order is
+    /// written last: a file's label that is read under that order then has the elements of all these modules.
     pub(crate) fn label(&self, labelled: MacLabelled) -> Result<(), KernelError> {
         self.change(|now| {
             now.labelled = MacLabelled {
@@ -94,7 +94,7 @@ impl InForce {
         self.change(|now| now.labelled.order = labelled.order)
     }
 
-    /// Notes which devices may be multilabel, before they are.
+    /// Notes which devices may be multilabel, before any of them is.
     pub(crate) fn note_devices(
         &self,
         devices: impl Iterator<Item = u32>,

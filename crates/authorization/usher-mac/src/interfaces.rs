@@ -111,7 +111,7 @@ pub(crate) fn elements(
     Ok(found)
 }
 
-/// A module's element of an interface's label; none if it has none.
+/// A module's element of an interface's label; none if the label has none of this module.
 fn element(
     name: &str,
     label: &Label,
@@ -137,7 +137,7 @@ fn element(
     }))
 }
 
-/// The elements of a label that are those of these modules.
+/// The part of a label that belongs to these modules.
 fn among(label: &Label, modules: &[(u32, MacModule)]) -> Label {
     let names = modules.iter().map(|(_, module)| name_of(module));
     let names: BTreeSet<_> = names.collect();

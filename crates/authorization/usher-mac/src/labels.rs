@@ -9,7 +9,7 @@ use crate::in_force::InForce;
 use crate::shared::{MAC_ELEMENTS_OF_USERS, MacLabel, MacNumbered};
 use crate::{Error, dispatchers, followed};
 
-/// The place of the labels of interfaces in force.
+/// The table whose only entry is the table of the labels of interfaces.
 pub(crate) const INTERFACES: &str = "interfaces";
 
 /// The tables of labels that outlive the process.
@@ -115,11 +115,11 @@ impl Labels {
 /// The table of the devices of multilabel file systems.
 const MULTILABEL: &str = "multilabel";
 
-/// Gives the files of these devices (major and minor numbers) labels of their own, and files of no other
-/// device.
+/// Sets the devices (major and minor numbers) whose files have labels of their own. Files on all other devices
+/// have none.
 ///
 /// # Errors
-/// The kernel's error; some may have them then.
+/// The kernel's error; some devices may be set then.
 pub(crate) fn set_multilabel(
     pins: &Pins,
     in_force: &InForce,

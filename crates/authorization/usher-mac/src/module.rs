@@ -88,7 +88,7 @@ pub enum Settings {
 }
 
 impl Settings {
-    /// The name of their module.
+    /// The name of the module that these settings are for.
     #[must_use]
     pub fn module(&self) -> &str {
         match self {
@@ -124,7 +124,7 @@ impl Settings {
         })
     }
 
-    /// A table that holds them, and that user space cannot change.
+    /// A table that holds the settings, and that user space cannot change.
     pub(crate) fn table(&self) -> Result<SettingsTable, Error> {
         let Self::Te(types) = self else {
             return Ok(SettingsTable {
@@ -198,7 +198,7 @@ impl Module {
         })
     }
 
-    /// The same module with other settings.
+    /// The module with other settings.
     #[must_use]
     pub fn with_settings(mut self, settings: Settings) -> Self {
         self.settings = Some(settings);
@@ -234,41 +234,41 @@ impl Module {
         }
     }
 
-    /// The settings with which it comes into force; none for a module without.
+    /// The settings with which the module comes into force, if it has settings.
     #[must_use]
     pub fn settings(&self) -> Option<&Settings> {
         self.settings.as_ref()
     }
 
-    /// The statements by which the policy sets them; none of a built-in module, whose statements are the
-    /// language's own.
+    /// The statements by which the policy sets the settings. A built-in module has none here: its statements
+    /// belong to the language.
     #[must_use]
     pub fn statements(&self) -> &[Statement] {
         &self.statements
     }
 
-    /// Its name.
+    /// The module's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether this program brings it; else it is from an object file.
+    /// Whether the module is built into this program; otherwise it is from an object file.
     #[must_use]
     pub fn is_built_in(&self) -> bool {
         matches!(self.code, Cow::Borrowed(_))
     }
 
-    /// Its object file.
+    /// The module's object file.
     #[must_use]
     pub fn object(&self) -> &[u8] {
         &self.code
     }
 
-    /// What its object file declares.
+    /// The declaration in the module's object file.
     ///
     /// # Errors
-    /// The reason that it is no module for this version.
+    /// The reason that the file is no module for this version.
     pub fn declaration(&self) -> Result<Declaration, Error> {
         Declaration::read(&self.code).map_err(|reason| Error::NotAModule {
             name: self.name.clone().into_owned(),
@@ -276,7 +276,7 @@ impl Module {
         })
     }
 
-    /// Its programs.
+    /// Opens the module's programs.
     pub(crate) fn open(&self) -> Result<Opened, KernelError> {
         Opened::read(&format!("mac_{}", self.name), &self.code)
     }

@@ -11,7 +11,7 @@ use crate::Error;
 pub struct Names {
     /// Numbers of users, as the initial user namespace has them.
     pub users: BTreeMap<String, u32>,
-    /// The same of groups.
+    /// Numbers of groups.
     pub groups: BTreeMap<String, u32>,
     /// Devices of the file systems that are mounted at paths: major number, below 4,096, and minor number, below
     /// 1,048,576.
@@ -29,7 +29,7 @@ impl Names {
         }
     }
 
-    /// The same of a name.
+    /// The number of the user, or else of the group, with this name.
     pub(crate) fn named(&self, name: &str, is_group: bool) -> Result<u32, Error> {
         let known = if is_group { &self.groups } else { &self.users };
         let number = known.get(name).copied();

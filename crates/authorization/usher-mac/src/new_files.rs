@@ -18,7 +18,7 @@ pub struct NewFileLabels {
 }
 
 impl NewFileLabels {
-    /// Opens the tables that are pinned there.
+    /// Opens the tables below these pins.
     ///
     /// # Errors
     /// The kernel's error; [`KernelError::MissingPart`] for a table that is not there.
@@ -29,7 +29,7 @@ impl NewFileLabels {
         })
     }
 
-    /// The label of an open file that is new, and may be opened with O_PATH. `None`: the file is not new, or the
+    /// The label of a new file, which is open, perhaps only with O_PATH. `None`: the file is not new, or the
     /// kernel remembers no label of it.
     ///
     /// # Errors

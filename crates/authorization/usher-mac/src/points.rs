@@ -49,25 +49,25 @@ impl EntryPoint {
         Self::all().find(|point| point.name() == name)
     }
 
-    /// The objects that it is about.
+    /// The class of objects that the entry point is about.
     #[must_use]
     pub fn class(self) -> &'static str {
         self.declared().class
     }
 
-    /// Adds it to a set of entry points.
+    /// Adds the entry point to a set.
     pub(crate) fn add_to(self, set: &mut Points) {
         let (word, bit) = self.place();
         set[word] |= bit;
     }
 
-    /// Whether it is in a set of entry points.
+    /// Whether the entry point is in a set.
     pub(crate) fn is_in(self, set: &Points) -> bool {
         let (word, bit) = self.place();
         set[word] & bit != 0
     }
 
-    /// The word and the bit for it in a set.
+    /// The word and the bit for the entry point in a set.
     fn place(self) -> (usize, u64) {
         let number = self as usize;
         let bits = u64::BITS as usize;

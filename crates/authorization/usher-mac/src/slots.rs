@@ -1,4 +1,4 @@
-//! Sets of slots, which programs have in the same form.
+//! Sets of slots, in the form that BPF programs use as well.
 
 use std::ops::{BitAndAssign, BitOr, BitOrAssign, Not};
 

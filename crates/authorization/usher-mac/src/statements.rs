@@ -65,7 +65,8 @@ pub enum NoStatements {
 }
 
 impl Statement {
-    /// Reads the section of a module's statements: them, and the size of the settings in bytes.
+    /// Reads the section with a module's statements. Returns the statements, and the size of the settings in
+    /// bytes.
     pub(crate) fn read(bytes: &[u8]) -> Result<(Vec<Self>, usize), NoStatements> {
         let entries = bytes.chunks_exact(size_of::<MacStatement>());
         let is_whole = entries.remainder().is_empty();
@@ -159,8 +160,8 @@ impl DeclaredSettings {
         settings
     }
 
-    /// Sets what a statement of the same module says. Its values are those that it takes, at most as many
-    /// as its limit; others are left out.
+    /// Sets the values that a statement of this module has in the policy. Each must be a value that the
+    /// statement takes. Values beyond its limit are left out.
     pub fn set(&mut self, statement: &Statement, values: &[u32]) {
         let taken = values.len().min(statement.list.unwrap_or(1));
         for (number, value) in values[..taken].iter().enumerate() {

@@ -33,7 +33,7 @@ pub enum TypeMistake {
         "te takes at most {MAXIMUM_RELABELS} permitted changes of types, and the policy has {0}"
     )]
     TooManyRelabels(usize),
-    /// A name that stands for two.
+    /// A name with two meanings.
     #[error("the name {0} stands for two domains or types")]
     Repeated(String),
     /// A name that is not declared.
@@ -45,7 +45,7 @@ pub enum TypeMistake {
     /// No memory.
     #[error("there is no memory for the settings")]
     NoMemory,
-    /// The names have no places of their own.
+    /// No seed gives each name a place of its own.
     #[error("the names of domains and types cannot be told apart by their hash; rename one")]
     NoPlaces,
 }

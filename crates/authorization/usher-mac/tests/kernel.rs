@@ -117,7 +117,7 @@ impl World {
         self.framework.as_mut().unwrap()
     }
 
-    /// A script that everybody may read, write and execute, but for rules.
+    /// A script that every user may read, write and execute unless a rule refuses.
     fn file(&self, name: &str, owner: u32) -> PathBuf {
         let path = self.files.path().join(name);
         fs::write(&path, "#!/bin/true\n").unwrap();
@@ -244,7 +244,7 @@ fn the_error_is_chosen_by_precedence() {
         _ => "EIO",
     };
     // The rule of bsdextended is for one file, but the answers of `test` are for every name. No actor could
-    // start while they are in force: it is started before.
+    // start while these are in force, so the actor is started before.
     world.load_rules(rules);
     assert_eq!(act(user, &acts), ["read EACCES"]);
     for (error, with_rules) in [
@@ -258,7 +258,7 @@ fn the_error_is_chosen_by_precedence() {
             let opener = Opener::start(user, &file);
             let framework = world.framework();
             let mode = if rules { "n" } else { "arswx" };
-            // For directories as well, which are looked up before the file.
+            // The rule is for directories as well: they are looked up before the file.
             let rule = rule(&format!("rule subject uid {user} mode {mode};"));
             let only = settings(vec![rule]);
             framework.configure("bsdextended", &only).unwrap();
@@ -307,7 +307,7 @@ impl Opener {
     fn open(mut self) -> String {
         drop(self.0.stdin.take());
         let result = self.line();
-        // It ends as soon as it may look up names again.
+        // The actor ends as soon as it may look up names again.
         self.0.kill().unwrap();
         self.0.wait().unwrap();
         result

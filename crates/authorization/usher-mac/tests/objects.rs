@@ -75,7 +75,7 @@ fn a_built_in_module_is_read_in_the_same_way() {
         assert_eq!(read.name, name);
         let has_settings = module.settings().is_some();
         assert_eq!(read.has_settings, has_settings, "{name}");
-        // From a file such a module could be loaded, too, but for its settings.
+        // A built-in module could be loaded from a file, too, unless it has settings.
         let from_object = Module::from_object(module.object().to_vec());
         let expected = if has_settings {
             Err(NotAModule::NoStatement)

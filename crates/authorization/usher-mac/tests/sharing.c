@@ -24,7 +24,7 @@ static const char *high, *low;
 static char stack[STACK] __attribute__((aligned(16)));
 static char inner_stack[STACK] __attribute__((aligned(16)));
 
-/* A process with this one's memory. Returns its exit status. */
+/* Runs an act in a child that has this process's memory. Returns the child's exit status. */
 static int beside_stack(int (*act)(void *), int flags, char *of)
 {
 	int status, child = clone(act, of + STACK, flags | CLONE_VM | SIGCHLD, NULL);
@@ -94,7 +94,7 @@ static int exits_mapping_memory(void *unused)
 	_exit(maps_memory());
 }
 
-/* Its label is another one than its parent's from then on. */
+/* Once the child has read, its label differs from its parent's. */
 static int exits_mapping_later(void *unused)
 {
 	_exit(reads(unused) ? 2 : maps_memory());

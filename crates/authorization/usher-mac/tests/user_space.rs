@@ -133,7 +133,7 @@ fn model(rules: &[AccessRule], case: &Case, wanted: &str) -> i32 {
     if refused { EACCES } else { 0 }
 }
 
-/// Few numbers, so that they meet.
+/// Few numbers, so that equal ones are frequent.
 fn id() -> impl Strategy<Value = u32> {
     prop_oneof![0_u32..6, Just(u32::MAX)]
 }

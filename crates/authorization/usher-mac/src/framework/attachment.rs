@@ -12,7 +12,7 @@ use crate::dispatchers::{AT_INTERFACES, EGRESS, at_interfaces, dispatcher, hooks
 use crate::{Error, cgroups};
 
 impl Framework {
-    /// Attaches a hook's dispatcher, if it is not.
+    /// Attaches a hook's dispatcher, unless it is attached already.
     pub(crate) fn attach(&self, hook: &str) -> Result<(), Error> {
         if let Some(place) = at_interfaces(hook) {
             return self.attach_at_interfaces(hook, place).map(drop);
@@ -74,8 +74,8 @@ impl Framework {
         Ok(attached)
     }
 
-    /// Attaches the dispatchers to network interfaces that have come, if a module needs it. Call it
-    /// repeatedly. Returns whether links have come or gone; [`Framework::objects`] has them.
+    /// Attaches the dispatchers to network interfaces that have come, if a module needs them there. To be
+    /// called repeatedly. Returns whether links have come or gone; [`Framework::objects`] has the links.
     ///
     /// # Errors
     /// [`Error::Unattached`], or the kernel's error. Other interfaces have their programs then.

@@ -17,8 +17,8 @@ impl Framework {
     /// `permissive`.
     ///
     /// # Errors
-    /// [`Error::NotLoaded`], or the kernel's error; [`KernelError::UnreadableEntry`] where another process has put the
-    /// settings in force, and this one none since.
+    /// [`Error::NotLoaded`], or the kernel's error; [`KernelError::UnreadableEntry`] where another process,
+    /// and not this one, has put the settings in force.
     pub fn type_denials(&self) -> Result<Denials, Error> {
         self.slot_of(TE)?;
         let notes = self.notes.as_ref();

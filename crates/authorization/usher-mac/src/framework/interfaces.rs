@@ -9,7 +9,7 @@ use crate::shared::{MAC_NONE, MacModule};
 use crate::{Error, interfaces};
 
 impl Framework {
-    /// Gives interfaces their elements of a module that comes into force, beside those of the others.
+    /// Adds a module's elements to the labels of interfaces when the module comes into force.
     pub(super) fn label_interfaces(
         &self,
         mut loaded: Vec<(u32, MacModule)>,

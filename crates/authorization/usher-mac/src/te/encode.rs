@@ -41,7 +41,7 @@ pub(crate) fn encode(settings: &TypeEnforcement) -> Result<Box<MacTe>, TypeMista
 struct Encoding {
     encoded: Box<MacTe>,
     numbers: BTreeMap<String, u16>,
-    /// How many there are.
+    /// The number of pairs so far.
     pairs: u16,
 }
 

@@ -186,7 +186,7 @@ proptest! {
             let is_permitted = permits(&settings, *point, act);
             let expected = match (is_permitted, point) {
                 (true, _) => 0,
-                // In the form that the kernel takes there.
+                // The kernel takes 1 for a refusal there.
                 (false, EntryPoint::InterfaceTransmit) => 1,
                 (false, _) => EPERM,
             };

@@ -84,7 +84,7 @@ proptest! {
         let reached = reaches(own, other);
         let mut expected = vec![
             (EntryPoint::PtraceTraceme, unless(reaches(other, own), ESRCH)),
-            // Here `other` is the former one.
+            // Here `other` is the process's former partition.
             (EntryPoint::RelabelProcess, unless(
                 [None, Some(0)].contains(&other) && capabilities & MAY_ENTER != 0,
                 EPERM,

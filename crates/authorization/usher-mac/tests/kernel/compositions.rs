@@ -77,7 +77,7 @@ fn modules_together_permit_what_each_of_them_permits() {
             (on(ten, "write", "high_mail"), "EACCES", &["biba"]),
             (on(ten, "write", "low_log"), "EACCES", &["te"]),
             (on(ten, "write", "high_log"), "EACCES", &["biba", "te"]),
-            // Without an element one of them is not asked.
+            // Without its element, one of the two modules is not asked.
             (on("te/imapd", "write", "high_mail"), "ok", &[]),
             (on("biba/10", "write", "low_log"), "ok", &[]),
         ],
@@ -114,7 +114,8 @@ fn modules_together_permit_what_each_of_them_permits() {
         ],
     );
     world.framework().unload("te").unwrap();
-    // Rules about files, and partitions of processes: neither is about what the other is about.
+    // Rules are about files and partitions about processes, so the two modules never decide about the same
+    // act.
     let rule = world.rule("n");
     world.load_rules(vec![rule]);
     let read = |element: &str| format!("serve:{element}:{user}:read:{}", plain.display());

@@ -30,8 +30,8 @@ fn station(network: &str, interface: &str) -> String {
     text.trim().to_owned()
 }
 
-/// The host and what is around it. Every interface knows the station at the other end, so that nothing but the acts
-/// asks for one.
+/// The host and its neighbours. Every interface knows the station at the other end of its wire, so that only
+/// the acts ask for one.
 struct Network;
 
 impl Network {
@@ -100,7 +100,7 @@ impl Drop for Network {
     }
 }
 
-/// Names are those of this network namespace.
+/// Settings from these statements. Names of interfaces are those of this network namespace.
 fn silence(statements: &str) -> Settings {
     let ModuleSettings::Ifoff(silence) = block("ifoff", statements) else {
         panic!("{statements}");
@@ -159,7 +159,7 @@ fn stops() -> Vec<(String, &'static str)> {
 
 /// Whether a program of libpcap captures by an interface, for a second.
 fn captures(interface: &str) -> bool {
-    // Not to a file: it would remove the file when it fails, even /dev/null.
+    // Not to a file: dumpcap would remove it after a failure, even /dev/null.
     let arguments = ["-q", "-a", "duration:1", "-w", "-", "-i", interface];
     let output = Command::new("dumpcap").args(arguments).output().unwrap();
     output.status.success()
@@ -176,7 +176,7 @@ fn by_a_silent_interface_no_packet_enters_or_leaves() {
     let taps = [
         ("tap:peer:peer:usher-a", "ok"),
         ("tap:beyond:peer:usher-b", "ok"),
-        // From before the module.
+        // Sockets from before the module was loaded.
         ("tap:own:usher-a", "ok"),
         ("tap_all:all", "ok"),
         ("keep_packet:usher-a", "ok"),
@@ -204,7 +204,7 @@ fn by_a_silent_interface_no_packet_enters_or_leaves() {
     for point in [EntryPoint::InterfaceReceive, EntryPoint::InterfaceSend] {
         assert!(refusals(world.framework(), point) > 2, "{point}");
     }
-    // Packets by another interface of the host ask about that one, so a router between the two is deaf, too.
+    // Packets by another interface are judged by that interface, so a router between the two is deaf, too.
     configure(&mut world, "interface \"usher-a\" on;");
     actor.does_all(&owned(&[
         ("sends:10.77.1.2", "ok"),
@@ -213,7 +213,7 @@ fn by_a_silent_interface_no_packet_enters_or_leaves() {
         ("sends:10.77.1.1:usher-a", "EPERM"),
         ("sends:127.0.0.1:usher-a", "ok"),
     ]));
-    // A capture, from before and new.
+    // A capture that began before, and a new one.
     configure(&mut world, "others on; interface \"usher-a\" off;");
     actor.does_all(&owned(&[
         ("drained:own", "EPERM"),

@@ -63,7 +63,7 @@ fn by_wire(name: &str) -> Vec<String> {
     arriving(name, ["10.77.0.1", "fd77__1"], NETWORK)
 }
 
-/// The same between sockets of this host.
+/// Packets to a socket of this name between sockets of this host: TCP and UDP, IPv4 and IPv6.
 fn by_loopback(name: &str) -> Vec<String> {
     arriving(name, ["127.0.0.1", "__1"], "")
 }
@@ -103,7 +103,7 @@ fn a_packet_has_the_label_of_the_interface_by_which_it_came() {
         .set_interfaces(&labels(&[(NAME, "other/x,test/closed")]))
         .unwrap();
     assert!(framework.interfaces().unwrap().is_empty());
-    // Its elements are there when the module comes into force.
+    // The module's elements are in the labels when it comes into force.
     framework.load(&Module::named("test").unwrap()).unwrap();
     assert_eq!(
         framework.interfaces().unwrap(),
@@ -124,7 +124,7 @@ fn a_packet_has_the_label_of_the_interface_by_which_it_came() {
     let udp = by_wire("open").split_off(2);
     assert_eq!(results(&udp), "EACCES");
     assert_eq!(results(&by_wire("closed")), "ok");
-    // A label that cannot be is refused as a whole.
+    // If one label is impossible, all of them are refused.
     let framework = world.framework();
     let wrong = labels(&[("lo", "test/closed"), (NAME, "test/(low-high)")]);
     let error = framework.set_interfaces(&wrong).unwrap_err();
@@ -185,14 +185,14 @@ fn a_packet_leaves_only_by_an_interface_that_its_socket_may_use() {
         let before = [EntryPoint::InterfaceTransmit, EntryPoint::SocketDeliver].map(refused);
         assert_eq!(results(&sending(kind, "open")), refusal, "{kind}");
         let mut refused = |point| refusals(world.framework(), point);
-        // No answer was refused: there was none.
+        // No answer was refused: no packet left that could be answered.
         assert!(
             refused(EntryPoint::InterfaceTransmit) >= before[0] + 2,
             "{kind}"
         );
         assert_eq!(refused(EntryPoint::SocketDeliver), before[1], "{kind}");
     }
-    // By another interface it may.
+    // By another interface the socket may send.
     assert_eq!(results(&by_loopback("open")), "ok");
     let framework = world.framework();
     framework.set_interfaces(&BTreeMap::new()).unwrap();

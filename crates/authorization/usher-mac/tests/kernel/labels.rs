@@ -30,7 +30,7 @@ impl Labels {
         set_label(path, &format!("test/{name}"));
     }
 
-    /// A file that everybody may read, write and execute, but for labels.
+    /// A file that every user may read, write and execute unless its label forbids it.
     pub(super) fn file(&self, name: &str, label: &str) -> PathBuf {
         let path = self.path(name);
         fs::copy("/bin/cat", &path).unwrap();
@@ -178,11 +178,12 @@ fn a_traced_process_gets_no_other_label() {
         format!("{}:test/other", onto("exec_traced", &plain, &file)),
         onto("exec_traced", &entry, &file),
         onto("exec_traced", &plain, &file),
-        // The same where it traces another one.
+        // The same where the process traces another one.
         "label_tracing:test/other".into(),
         format!("exec_tracing:{}", entry.display()),
         format!("exec_tracing:{}", plain.display()),
-        // The same where another one may answer its system calls; a filter alone is none.
+        // The same where another process may answer its system calls. A seccomp filter without a listener does
+        // not count.
         "label_listened:test/other".into(),
         format!("exec_listened:{}", entry.display()),
         format!("exec_listened:{}", plain.display()),
@@ -340,7 +341,7 @@ fn a_label_is_read_from_the_attribute_when_it_is_opened() {
     let test = Module::named("test").unwrap();
     labels.world.framework().load(&test).unwrap();
     fs::read_dir(&labels.mounted).unwrap();
-    // stat(2) cannot read it, open(2) can.
+    // stat(2) cannot read the label from the attribute, open(2) can.
     let tried = |path: &Path| acts([on("stat", path), on("read", path), on("stat", path)]);
     assert_eq!(
         labels.act(&tried(&plain)),
@@ -387,7 +388,7 @@ fn a_label_of_a_file_changes_only_as_its_module_permits() {
         "unlabel_file ok",
     ];
     assert_eq!(results, expected);
-    // Not even the owner without CAP_SYS_ADMIN.
+    // Without CAP_SYS_ADMIN not even the owner sets a label.
     let own = labels.file("own", "plain");
     chown(&own, Some(labels.world.user), None).unwrap();
     assert_eq!(labels.act(&[to("other", &own)]), ["label_file EPERM"]);
@@ -469,7 +470,7 @@ fn an_access_that_cannot_read_a_label_is_refused() {
     labels.world.framework().load(&test).unwrap();
     fs::read_dir(&labels.mounted).unwrap();
     assert_eq!(labels.act(&tried), all(&tried, "EACCES"));
-    // Their labels are known again.
+    // The labels of both are known again.
     for path in [&file, &socket] {
         labels.label(path, "plain");
     }

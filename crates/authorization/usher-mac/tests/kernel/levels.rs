@@ -157,8 +157,8 @@ fn information_flows_between_levels_one_way() {
         ("hears:mls/low".into(), "ok"),
         ("hears:none".into(), "ok"),
     ]);
-    // A module that comes again has not read the labels yet; those without a level, and the other module, do
-    // not wait for that.
+    // A module that is loaded again has not read the labels of files yet. Processes without a level, and the
+    // other module, do not wait for that.
     world.framework().unload("mls").unwrap();
     let mls = Module::named("mls").unwrap();
     world.framework().load(&mls).unwrap();
@@ -222,7 +222,7 @@ fn what_was_permitted_is_not_permitted_by_other_labels() {
         expect(&[(relabelled(next), answer)]);
     }
     set_label(&file, "biba/10");
-    // So does the process.
+    // The process goes from one level to another and back.
     let relabelled = |next: &str| format!("write_relabelled:{TEN}:{user}:{path}:{next}");
     twice(&[
         (relabelled("biba/10"), "ok"),

@@ -25,7 +25,7 @@ fn who_reads_what_is_lower_gets_lower() {
         return;
     };
     let mounted = world.mount_multilabel();
-    // It runs since before the module was loaded.
+    // This process runs from before the module is loaded.
     let mut older = Actor::start(0);
     for name in ["lomac", "biba"] {
         let module = Module::named(name).unwrap();
@@ -128,7 +128,7 @@ fn who_reads_what_is_lower_gets_lower() {
             "ok",
         ),
         (takes("lomac/10", "ten", &format!("reads:{low}")), "EACCES"),
-        // Not below what it reads.
+        // A process is not lowered below the level of what it reads.
         (
             takes("lomac/high", "ten", &format!("reads:{}", path("ten"))),
             "ok",
@@ -309,7 +309,7 @@ fn who_reads_what_is_lower_gets_lower() {
             "ok",
         ),
         (high("reads", "drop/made"), "EACCES"),
-        // Levels are taken within the range, and those of files given within it.
+        // A process takes levels, and gives files levels, within its range.
         (serve("lomac/10(low-10)", "label:lomac/low"), "ok"),
         (serve("lomac/10(low-10)", "label:lomac/high"), "EPERM"),
         (serve("lomac/10", "label:lomac/10[5]"), "EINVAL"),
@@ -330,7 +330,7 @@ fn who_reads_what_is_lower_gets_lower() {
     ]);
     sleeper.kill().unwrap();
     sleeper.wait().unwrap();
-    // Its mappings are not known.
+    // The mappings of the older process are not known.
     older.does_all(&[
         (
             takes("lomac/high", "high", &format!("reads:{}", path("ten"))),

@@ -42,12 +42,12 @@ fn an_object_has_the_label_under_which_it_was_made() {
     let expected = |result: &str| OBJECTS.map(|object| format!("{object} used_as {result}"));
     assert_eq!(results("closed"), expected("ok"));
     assert_eq!(results("other"), expected("EACCES"));
-    // Also where one has ended, whose place in the kernel's memory another one takes.
+    // Also where an object takes the place of an ended one in the kernel's memory.
     assert_eq!(act(user, &["many_ipc:20".into()]), ["many_ipc ok"]);
     let tried = ["ipc_as:closed".into(), "ipc_as:other".into()];
     assert_eq!(act(user, &tried), ["ipc_as ok", "ipc_as EACCES"]);
     assert!(!world.labelled().is_empty());
-    // The label of a module that was unloaded counts for nothing, and is forgotten.
+    // An element of an unloaded module has no effect, and is forgotten.
     world.framework().unload("test").unwrap();
     world.await_none_labelled();
     world.framework().load(&test).unwrap();

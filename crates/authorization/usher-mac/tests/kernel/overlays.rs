@@ -43,7 +43,7 @@ fn a_file_on_an_overlay_has_the_label_of_its_layer() {
     };
     let user = world.user;
     let mounted = world.mount_multilabel();
-    // Nobody has labelled it, and no module was there when it was made.
+    // No module was loaded when this file was made, and no process has labelled it.
     fs::create_dir(mounted.join("lower")).unwrap();
     fs::write(mounted.join("lower/unknown"), "text").unwrap();
     for name in ["mls", "lomac"] {
@@ -215,7 +215,7 @@ fn a_file_that_the_kernel_forgot_has_its_label() {
     assert!(synced.success());
     fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
     expect(&[
-        // It is not known until the file is opened.
+        // The label is not known until the file is opened.
         (by("mls/9", "stat"), "EACCES"),
         (by("mls/5", "read"), "EACCES"),
         (by("mls/9", "read"), "ok"),

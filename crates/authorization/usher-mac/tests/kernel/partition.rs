@@ -3,7 +3,8 @@
 use super::attacks::Actor;
 use super::*;
 
-/// What a process does to another one, or to what that has made, with the errors from another partition.
+/// Acts of a process on another one, or on objects that the other has made, each with the error if the other
+/// is in another partition.
 const WAYS: [(&str, &str); 12] = [
     ("kill", "EPERM"),
     ("seize", "ESRCH"),
@@ -47,7 +48,7 @@ fn a_process_in_a_partition_reaches_its_own_only() {
         // refused all.
         (by("partition/1", "partition/1", "limit"), "ESRCH"),
         (by("none", "partition/1", "limit"), "ok"),
-        // Root's privileges make up for nothing here.
+        // Root's privileges do not help here.
         ("crosses:0:partition/1:partition/2:kill".into(), "EPERM"),
         ("crosses:0:partition/1:none:seize".into(), "ESRCH"),
         ("crosses:0:partition/1:partition/2:stream".into(), "EACCES"),
@@ -72,7 +73,7 @@ fn nothing_leads_out_of_a_partition() {
     let as_user = |act: &str| format!("as:{user}:{user}:{act}");
     let within = |act: &str| format!("within:partition/1:{act}");
     actor.does_all(&[
-        // It takes a privilege to enter, and none is enough to leave.
+        // Entering takes a privilege, and no privilege is enough to leave.
         (as_user("label:partition/1"), "EPERM"),
         (as_user("label_at_exec:partition/1"), "EPERM"),
         (within("label:partition/2"), "EPERM"),

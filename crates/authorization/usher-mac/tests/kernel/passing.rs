@@ -124,7 +124,7 @@ fn a_descriptor_open_to_read_changes_nothing_above() {
         (by("mls/5", "/dev/loop-control:loop_free"), "EACCES"),
         (by("biba/high", "/dev/loop-control:loop_free"), "ok"),
         (by("mls/low", "/dev/loop-control:loop_free"), "ok"),
-        // Its attributes are read as those of files.
+        // The device's attributes are read as those of files.
         (on("biba/low", "size"), "ok"),
         (on("biba/low", "loop_status"), "ok"),
         (on("lomac/low", "size"), "ok"),
@@ -212,7 +212,7 @@ fn a_process_with_a_ring_keeps_its_label() {
     let by = |act: &str| format!("serve:{TEN}:{user}:{act}");
     expect(&[
         (by(&format!("reaches_by_ring:biba/low:{text}")), "EPERM"),
-        // Without another label it is the parent's own act.
+        // If the child has the parent's label, using the ring is the parent's own act.
         (by(&format!("reaches_by_ring:{TEN}:{text}")), "EXDEV"),
         (by("gets:biba/low:ring"), "EPERM"),
         (by("gets:biba/low:pipe"), "ok"),

@@ -3,7 +3,7 @@
 use super::attacks::Actor;
 use super::*;
 
-/// The first port that the kernel keeps for nobody, with its former value.
+/// The former value of the first port that needs no capability, which a test has set.
 struct Start(String);
 
 const START: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
@@ -66,7 +66,7 @@ fn ports_are_bound_by_those_whom_rules_permit_them() {
         let permitted = settings(&permits(&of_user, &[77, 7777]), 77);
         world.framework().load(&Module::with(permitted)).unwrap();
         actor.does_all(&matrix(["EACCES", "ok"]));
-        // By a capability it lets the user through; then the rule decides.
+        // With the capability the kernel lets the user through, and the rule decides.
         let with = |port: u16| {
             let ids = ["--reuid", "3140", "--regid", "9", "--clear-groups"];
             assert_eq!(user, 3140);

@@ -92,7 +92,7 @@ pub(super) fn when_permitted(point: EntryPoint) -> &'static str {
     }
 }
 
-/// How often the first module has refused there.
+/// How often the first module has refused at an entry point.
 pub(super) fn refusals(framework: &Framework, point: EntryPoint) -> u64 {
     let loaded = framework.modules().unwrap();
     let counted = loaded[0].refusals.iter();

@@ -164,7 +164,7 @@ fn no_access_slips_through_while_settings_are_exchanged() {
     };
     let file = world.file("file", OWNER);
     let rule = world.rule("n");
-    // Both refuse, by another rule of many.
+    // Both settings refuse, each by another one of many rules.
     let user = world.user;
     let other = format!("rule subject uid {user} object uid {OTHER} mode n;");
     let other = super::rule(&other);

@@ -25,7 +25,7 @@ impl Drop for Hidden {
     }
 }
 
-/// What a process does to another one, with the errors of those that it does not see.
+/// Acts of a process on another one, each with the error if the process does not see the other.
 const WAYS: [(&str, &str); 9] = [
     ("kill", "EPERM"),
     ("seize", "ESRCH"),

@@ -185,14 +185,14 @@ fn a_domain_does_what_rules_permit_it_and_nothing_else() {
         (on("none", "execute", "admin"), "ok"),
         (on("web", "execute", "log_exec"), "EACCES"),
         (on("none", "execute", "log_exec"), "ok"),
-        // A script begins a domain only if its interpreter is an entry point, too; an exempt process runs in it what
-        // it likes.
+        // A script begins a domain only if its interpreter is an entry point, too. An exempt process may run
+        // any program in a domain.
         (on("web", "execute", "script"), "EACCES"),
         (on("none", "execute", "script"), "ok"),
         (on("web", "execute", "own_script"), "ok"),
         (on("none", "execute", "own_script"), "ok"),
         (on("web", "execute", "tool_script"), "ok"),
-        // Domains are entered by those that may.
+        // A process enters only a domain that it may take.
         (by("admin", "label:te/web"), "ok"),
         (by("web", "label:te/admin"), "EPERM"),
         (by("web", "label_at_exec:te/admin"), "EPERM"),

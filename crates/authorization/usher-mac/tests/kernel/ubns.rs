@@ -50,7 +50,7 @@ fn a_service_is_decided_about_by_account_and_element() {
         (by("none", 0, "bind:1143"), "ok"),
         (by("none", user, "bind:1807"), "ok"),
         (by("none", user, "bind_udp:1808"), "ok"),
-        // Its processes connect where its service may.
+        // A service's processes connect where the service may.
         (imap("connect:26"), "EACCES"),
         (imap("connect_mapped:26"), "EACCES"),
         (imap("fast_open:26"), "EACCES"),
@@ -67,8 +67,8 @@ fn a_service_is_decided_about_by_account_and_element() {
         (by("none", user, "connect:26"), "ok"),
         (by("none", user, "udp_lite"), "ok"),
         (by("ubns/one", user, "connect:26"), "ok"),
-        // Programs of an account that serves one service are that service's, which holds them when they have
-        // become their user.
+        // A program of an account that serves only one service gets the service's element, and is held to its
+        // destinations once it has become its user.
         (format!("executes_as:{account}:{user}:25"), "EACCES"),
         (format!("executes_as:{account}:{account}:25"), "ok"),
         (format!("executes_as:{shared}:{user}:25"), "ok"),
@@ -99,7 +99,7 @@ fn a_service_is_decided_about_by_account_and_element() {
     };
     assert_eq!(count(EntryPoint::SocketBind), 5, "{refusals:?}");
     assert_eq!(count(EntryPoint::SocketAccept), 2, "{refusals:?}");
-    // Other services: at once, also for the ports.
+    // Other services come into force at once, also for the ports.
     let none = Settings::Ubns(Vec::new());
     world.framework().configure("ubns", &none).unwrap();
     expect(&[
@@ -147,7 +147,7 @@ fn files_of_a_service_are_opened_by_its_processes() {
         (by("ubns/imap", "set_acl", &mail, "one"), "ok"),
         (by("none", "remove_acl", &mail, "one"), "EACCES"),
         (by("ubns/imap", "remove_acl", &mail, "one"), "ok"),
-        // Root has labels set.
+        // Root may: CAP_SYS_ADMIN, by which labels are set, is enough.
         (format!("read:{}", path(&mail, "one")), "ok"),
         (by("ubns/imap", "unlink", &mail, "one"), "ok"),
         // The element of a directory that is removed decides as well.

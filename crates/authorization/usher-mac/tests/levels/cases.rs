@@ -43,8 +43,7 @@ pub struct Case {
     pub argument: u32,
     pub interface: u32,
     pub capability: u32,
-    /// Fills all fields that must not count: those that modules that decide by labels may not look
-    /// at.
+    /// Fills all fields at which modules that decide by labels may not look.
     pub noise: u32,
 }
 

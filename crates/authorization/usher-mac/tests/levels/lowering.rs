@@ -63,7 +63,7 @@ impl Own {
         *self == Self::Nothing || self.level() == Some(Level::Equal)
     }
 
-    /// The level as an object's.
+    /// The level of an object with this element.
     fn level_or(&self, usual: &Level) -> Option<Level> {
         match self {
             Self::Nothing => Some(usual.clone()),
@@ -147,7 +147,7 @@ impl Own {
         let (0, false, Some(auxiliary)) = (answer, self.is_exempt(), wanted.auxiliary()) else {
             return answer;
         };
-        // The auxiliary level is given as if it were one.
+        // Setting an auxiliary level takes the same right as setting an effective one.
         let auxiliary = Element::Of(Levels::Effective(auxiliary.clone()));
         Module::Biba.relabels_file(&self.plain(), &former.plain(), &auxiliary)
     }
@@ -418,7 +418,7 @@ proptest! {
         prop_assert_eq!(&answers[0], &(0, own.making_in(&object).encode()));
         let (answer, next) = last.executing(&object);
         prop_assert_eq!(&answers[1], &(answer, next.encode()));
-        // It never rises.
+        // The level never rises.
         if let (Some(before), Some(after)) = (last.level(), next.level()) {
             prop_assert!(before.dominates(&after));
         }

@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #ifndef SETTINGS
-/* The module has none. */
+/* The module has no settings. */
 #define SETTINGS struct no_settings
 struct no_settings {
 	__u64 reserved;

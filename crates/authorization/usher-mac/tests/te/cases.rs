@@ -81,7 +81,7 @@ impl Policy {
         }
         statements.extend(self.allow.iter().map(|rule| {
             let (domain, class, words) = (rule.domain, rule.class, rule.words.join(" "));
-            // The model does not look at it either.
+            // The model does not look at the object of a capability either.
             let is_capability = class == Class::Capability;
             let object = if is_capability { "self" } else { rule.object };
             format!("allow {domain} {object} {class} {words}")

@@ -302,7 +302,7 @@ impl Model<'_> {
         match word {
             Some((_, word)) => self.ask(domain, domain, Class::Capability, &[*word], EPERM),
             None if case.capability >= 64 => EPERM,
-            // One without a name.
+            // A capability without a name.
             None => match domain {
                 Some(domain) if self.policy.permissive.contains(&domain) => 0,
                 _ => EPERM,

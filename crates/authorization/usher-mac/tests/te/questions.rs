@@ -214,7 +214,7 @@ fn about_others(model: &mut Model<'_>, case: &Case) -> Vec<(EntryPoint, Vec<u8>,
         on(Class::Socket, &["write"])
     };
     out.push((SocketDeliver, packet.clone(), delivered));
-    // Its hook knows 0 and 1.
+    // The hook of this entry point knows only 0 and 1.
     out.push((InterfaceTransmit, packet, i32::from(left != 0)));
     let ipc = words(&[1, 2, 0, 0, 0, 0, 0o600, case.argument]);
     let read_only = words(&[1, 2, 0, 0, 0, 0, 0o600, 0o10000]);
@@ -249,7 +249,7 @@ fn about_others(model: &mut Model<'_>, case: &Case) -> Vec<(EntryPoint, Vec<u8>,
     let made = if family == 1 { "create" } else { "network" };
     let made = model.may(&case.own, &case.own, "unconfined", Class::Socket, &[made]);
     out.push((SocketCreate, words(&[family]), made));
-    // The other one is to trace this one.
+    // The other process is to trace this one.
     let traced = model.may(
         &case.object,
         &case.own,

@@ -12,7 +12,7 @@ use crate::{SETUID, SYS_ADMIN};
 pub enum Element {
     Nothing,
     Unknown,
-    /// Nobody's is `-`.
+    /// `-` is the element of objects that are no service's.
     Name(String),
 }
 
@@ -89,7 +89,7 @@ pub fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// Few names, so that they meet; two of them differ in the last byte only.
+/// Few names, so that equal ones are frequent; two of them differ in the last byte only.
 fn name() -> impl Strategy<Value = String> {
     prop::sample::select(vec![
         "imap".to_owned(),
@@ -152,7 +152,7 @@ pub fn services() -> impl Strategy<Value = Vec<ServiceSettings>> {
     let connect = prop::option::weighted(0.8, prop::collection::vec(destination(), 0..4));
     let others = prop::collection::btree_map(name(), (account, connect), 0..=4);
     others.prop_map(|others| {
-        // No two have one port.
+        // No two services have the same port.
         let ports = [143, 25, 26, 1];
         let services = others.into_iter().zip(ports);
         let services = services.map(|((name, (account, connect)), port)| ServiceSettings {

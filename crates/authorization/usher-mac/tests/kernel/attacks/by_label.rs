@@ -57,7 +57,7 @@ const HELD: [(&str, &str); 8] = [
     ("mapped", "ok"),
 ];
 
-/// A copy of a program, which everybody may read, write and execute, but for labels.
+/// A copy of a program that every user may read, write and execute unless its label forbids it.
 fn copy(of: &str, root: &mut Actor, path: PathBuf, label: &str) -> PathBuf {
     fs::copy(of, &path).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
@@ -169,7 +169,7 @@ fn labels_change_only_as_permitted(labels: &Labels, root: &mut Actor) {
     root.does(&other.replace("_in_a_namespace", ""), "ok");
     owner.does("label_in_a_namespace:test/forbid", "EACCES");
     owner.does("label_in_a_namespace:test/plain", "ok");
-    // Its own file system is not multilabel.
+    // A file system that the owner mounts is not multilabel.
     owner.does("own_file_system:test/closed", "ok");
     let pin = labels.world.pins.join("in_force");
     root.does(&on("pinned", &pin), "ok");
@@ -210,14 +210,14 @@ fn overlays(labels: &Labels, root: &mut Actor, users: &mut [Actor; 2]) {
             attempt(users, [(act.as_str(), "EACCES")]);
         }
     };
-    // Their attributes are not for everybody to see.
+    // Looks for names only: not every process may see the attributes of these files.
     let is_copied = |name: &str| {
         let mut names = fs::read_dir(&upper).unwrap();
         names.any(|entry| entry.unwrap().file_name() == name)
     };
     assert!(!is_copied("changed"));
     both(&merged.join("changed"));
-    // It was opened for writing, by a process with the label: it is in the upper layer.
+    // `changed` was opened for writing by a process with the label, so it is in the upper layer.
     assert!(is_copied("changed"));
     both(&upper.join("changed"));
     // A change of the mode copies the file, and so reads it.
@@ -248,7 +248,8 @@ fn text_of(length: usize) -> String {
     text
 }
 
-/// A file system that comes with attributes: they count when the policy names it, and then only labels.
+/// A file system whose files come with attributes. These count once the policy names the file system, and
+/// only if they are labels.
 fn foreign_file_systems(labels: &mut Labels, root: &mut Actor, users: &mut [Actor; 2]) {
     let disk = labels.world.path("disk");
     fs::create_dir(&disk).unwrap();
@@ -292,7 +293,7 @@ fn foreign_file_systems(labels: &mut Labels, root: &mut Actor, users: &mut [Acto
     for (name, text, result) in &prepared {
         let path = disk.join(name);
         users[1].does(&on("read", &path), result);
-        // As long as it is no label, it is not set again either.
+        // A text that is no label cannot be set either.
         let is_label = *result == "ok" || *name == "closed";
         let set = if is_label { "ok" } else { "EINVAL" };
         root.does(&label(&path, text), set);

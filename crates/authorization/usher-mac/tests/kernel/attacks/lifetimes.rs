@@ -81,7 +81,7 @@ fn no_access_slips_through_while_a_module_comes_and_goes() {
     is_seen(FIRST);
     for round in 0..2 {
         let rules = vec![world.rule("n")];
-        // 0: perhaps it decides.
+        // 0: the module may or may not decide.
         set(0);
         world.load_rules(rules);
         set(round * 2 + 1);

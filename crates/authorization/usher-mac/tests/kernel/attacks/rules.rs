@@ -111,7 +111,7 @@ fn every_id_of_the_thread_counts() {
     world.load_rules(rules);
     assert_eq!(act(0, &both), ["as_threads EACCES"]);
     assert_eq!(act(0, &[of_threads([twin, twin + 100])]), ["as_threads ok"]);
-    // The real user counts as well as the one that the program's owner is.
+    // The real user counts as well as the effective one, the program's owner.
     let programs = [to_user, to_twin];
     assert_eq!(act(twin, &programs), ["run EACCES", "run ok"]);
     assert_eq!(act(user, &programs), ["run EACCES", "run EACCES"]);
@@ -152,7 +152,7 @@ fn a_module_without_its_bit_is_undone_by_the_next_one() {
     let rules = vec![world.rule("n")];
     world.load_rules(rules.clone());
     assert_eq!(act(world.user, &acts), ["read EACCES"]);
-    // As a process leaves it that is killed when all is attached, and the bit is not yet set.
+    // The state that a process leaves if it is killed after attaching everything and before setting the bit.
     drop(world.framework.take());
     let pins = Pins::lock(&world.pins).unwrap();
     let table = pins.table::<u32, [u64; IN_FORCE_WORDS]>("in_force");
