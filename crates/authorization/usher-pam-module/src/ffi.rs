@@ -6,7 +6,7 @@ use std::ptr;
 
 use libpam_sys::{PAM_IGNORE, PAM_SUCCESS, pam_handle};
 
-/// The key of the fact that the module is in the `auth` stack.
+/// The key of the note that the module is in the `auth` stack.
 const IN_AUTH: &CStr = c"usher_in_auth";
 /// The key of the process that has opened the session, where another one gets the label.
 const OPENER: &CStr = c"usher_opener";
@@ -22,7 +22,7 @@ impl Transaction {
     /// The name of the session's user.
     ///
     /// # Errors
-    /// libpam has none. The text is for people.
+    /// libpam has no name. The text is for people.
     pub(crate) fn user(&self) -> Result<String, String> {
         let mut name: *const c_char = ptr::null();
         // SAFETY: libpam has passed the handle for this call; it writes a pointer to a text of its own,
@@ -96,7 +96,7 @@ impl Transaction {
     }
 }
 
-/// Frees a kept number: nothing.
+/// Frees nothing: the kept data is a number.
 extern "C" fn nothing(_: *mut pam_handle, _: *mut c_void, _: c_int) {}
 
 /// Ends the calling process at once, without running any code of the program.
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn pam_sm_setcred(
     crate::set_credentials(&Transaction { handle }, flags)
 }
 
-/// See pam_sm_authenticate(3). The module authenticates nobody.
+/// See pam_sm_authenticate(3). The module authenticates no one.
 ///
 /// # Safety
 /// As [`pam_sm_open_session`].
