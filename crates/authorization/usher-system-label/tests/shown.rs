@@ -202,7 +202,7 @@ fn labels_are_shown_to_everyone_and_tables_to_nobody() {
             assert!(fs::remove_file(&place).is_err(), "{name}");
         }
     });
-    // A process of another thread of control: another thread's label is its process's.
+    // Another thread has the label of its process.
     let thread = std::thread::spawn(|| label_of_process(None).unwrap().to_string());
     assert_eq!(thread.join().unwrap(), "biba/high(low-high),te/httpd_t");
     drop(child.stdin.take());
@@ -219,7 +219,7 @@ fn labels_are_shown_to_everyone_and_tables_to_nobody() {
     let path = openat(CWD, file.path(), flags, Mode::empty()).unwrap();
     let found = labels.of(path.as_fd()).unwrap().unwrap();
     assert_eq!(found.to_string(), "biba/high(low-high)");
-    // The label of a file that is not new is in its attribute, or taken away.
+    // The tables have no label of a file that is not new.
     put_file(&object, file.as_file(), [1, 0, 6, 0, 0, 0, 0, 0], 1);
     assert_eq!(labels.of(path.as_fd()).unwrap(), None);
 }

@@ -29,7 +29,7 @@ pub enum ReadError {
 ///
 /// # Errors
 ///
-/// It is missing, or has a mistake: then no line of it counts.
+/// The file is missing, or has a mistake: then none of its lines counts.
 pub fn read_defaults(path: &Path) -> Result<Defaults, ReadError> {
     let source = read_source(path)?;
     Defaults::parse(source).map_err(first_of)

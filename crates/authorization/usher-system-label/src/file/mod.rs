@@ -115,7 +115,7 @@ pub enum FileLabelError {
 }
 
 impl FileLabelError {
-    /// The errno that the calls of mac(3) return for it.
+    /// The errno that the calls of mac(3) return for this error.
     pub fn errno(&self) -> Errno {
         match self {
             Self::NotSupported => Errno::OPNOTSUPP,
@@ -169,7 +169,7 @@ impl LabelledFile<'_> {
             let whole = whole.map_err(FileLabelError::TooLarge)?;
             let (flags, change) = match before {
                 None => (XattrFlags::CREATE, Change::First),
-                // Where the text is not in canonical form, it becomes so with the next change.
+                // A text that is not in canonical form becomes so with the next change.
                 Some(before) if before == whole => return Ok(Change::Unchanged),
                 Some(before) => (XattrFlags::REPLACE, Change::Changed(before)),
             };
@@ -238,7 +238,7 @@ impl LabelledFile<'_> {
                 Ok(Some(bytes))
             }
             Err(Errno::NODATA) => Ok(None),
-            // Longer than this room, which is longer than a label: no label in either case.
+            // The attribute is longer than this buffer, and so than any label: it is no label.
             Err(Errno::RANGE) => Ok(Some(bytes)),
             Err(errno) => Err(FileLabelError::of(errno)),
         }

@@ -22,7 +22,7 @@ impl Person {
     ///
     /// # Errors
     ///
-    /// There is none of this name, or the name service does not answer.
+    /// No account has this name, or the name service does not answer.
     pub fn of(user: &str) -> Result<Self, LoginError> {
         let failed = |subject: &str, error| LoginError::NameService {
             subject: subject.to_owned(),

@@ -51,7 +51,7 @@ pub enum ProcessLabelError {
 }
 
 impl ProcessLabelError {
-    /// The errno that the calls of mac(3) return for it.
+    /// The errno that the calls of mac(3) return for this error.
     pub fn errno(&self) -> Errno {
         match self {
             Self::NoProcess(_) => Errno::SRCH,
