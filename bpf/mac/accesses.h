@@ -7,7 +7,8 @@
 #include "objects.h"
 
 /* Begins the labels of an access with the label of the asker. `asked`: the modules that are asked.
- * Returns whether one has labels: only then are the other labels of the access looked up. */
+ * Returns whether one of them has labels: only then are the other labels of the access looked up.
+ */
 static __always_inline int begin_labels(struct mac_labels *labels, usher_mac_slots asked,
 					const struct mac_asker *asker)
 {
@@ -46,16 +47,16 @@ static __always_inline int refuses_elements(const struct usher_mac_subject *subj
 	return 1;
 }
 
-/* The same by the labels of the access. */
+/* As refuses_elements, by the labels of the access. */
 static __always_inline int refuses_unknown(const struct usher_mac_subject *subject,
 					   const struct mac_labels *labels)
 {
 	return refuses_elements(subject, is_unknown(labels));
 }
 
-/* A remembered access to a file: its type and what is wanted of it, at most seven bits. 0, which is
- * not remembered, for a character device, whose number has no room here; and for a file that is
- * everybody's, because others with these labels are not. */
+/* The word of an access to a file (remembered.h): the file's type and the wanted access, at most
+ * seven bits. 0, which is not remembered, for a character device, whose number has no room here;
+ * and for a file that is everybody's, because other files with these labels are not. */
 static __always_inline __u64 access_to_file(__u32 point, const struct usher_mac_file *file,
 					    __u32 wanted)
 {
@@ -69,7 +70,7 @@ static __always_inline __u64 access_to_file(__u32 point, const struct usher_mac_
 /*
  * Returns the modules that are still asked about a remembered access: those in `asked`, without
  * those that have permitted it before and those that exempt the asker. `remembered` gets the slots
- * of the former. `object`: the object's label if it is known, else NULL.
+ * of those that have permitted it. `object`: the object's label if it is known, else NULL.
  */
 static __always_inline usher_mac_slots those_left(usher_mac_slots asked,
 						  const struct mac_asker *asker,
@@ -136,7 +137,7 @@ static __always_inline usher_mac_slots begin_file_labels(struct mac_labels *labe
 	return asked;
 }
 
-/* The same with a label of the object that is known. */
+/* As begin_file_labels, for an object whose label is known. */
 static __always_inline usher_mac_slots begin_known_labels(struct mac_labels *labels,
 							  usher_mac_slots asked,
 							  const struct mac_asker *asker,
@@ -152,8 +153,8 @@ static __always_inline usher_mac_slots begin_known_labels(struct mac_labels *lab
 	return end_labels(labels, asked, asker, access, remembered);
 }
 
-/* The same of a file on an overlay: see layers.h. `file`: the open one, or NULL. What modules
- * permit is not remembered. */
+/* As begin_file_labels, for a file on an overlay: see layers.h. `file`: the open one, or NULL. What
+ * modules permit is not remembered. */
 static __always_inline usher_mac_slots begin_layer_labels(struct mac_labels *labels,
 							  usher_mac_slots asked,
 							  const struct mac_asker *caller,
@@ -171,7 +172,7 @@ static __always_inline usher_mac_slots begin_layer_labels(struct mac_labels *lab
 	return asked;
 }
 
-/* The same of a socket, which may be NULL. */
+/* As begin_file_labels, for a socket, which may be NULL. */
 static __always_inline usher_mac_slots begin_socket_labels(struct mac_labels *labels,
 							   usher_mac_slots asked,
 							   const struct mac_asker *caller,
@@ -184,7 +185,7 @@ static __always_inline usher_mac_slots begin_socket_labels(struct mac_labels *la
 	return begin_known_labels(labels, asked, caller, stored ? stored : &blank_label, access);
 }
 
-/* The same of an open file. A socket has its own label, not that of its inode. */
+/* As begin_file_labels, for an open file. A socket has its own label, not that of its inode. */
 static __always_inline usher_mac_slots begin_open_labels(
     struct mac_labels *labels, usher_mac_slots asked, const struct mac_asker *caller,
     struct file *file, struct inode *inode, const struct usher_mac_file *of, __u64 access)
@@ -216,7 +217,7 @@ static __always_inline int read_labels(struct mac_labels *labels, usher_mac_slot
 	return refuses_unknown(subject, labels) ? -EACCES : 0;
 }
 
-/* The same for a file on an overlay: see layers.h. `file`: the open one. */
+/* As read_labels, for a file on an overlay: see layers.h. `file`: the open one. */
 static __always_inline int read_layer_labels(struct mac_labels *labels, usher_mac_slots asked,
 					     const struct mac_asker *caller,
 					     const struct usher_mac_subject *subject,
@@ -231,8 +232,8 @@ static __always_inline int read_layer_labels(struct mac_labels *labels, usher_ma
 	return refuses_unknown(subject, labels) ? -EACCES : 0;
 }
 
-/* The same for an open file, as read_file has found it. A socket has its own label, not that of its
- * inode. */
+/* As read_labels, for an open file, as read_file has found it. A socket has its own label, not that
+ * of its inode. */
 static __always_inline int read_open_labels(struct mac_labels *labels, usher_mac_slots asked,
 					    const struct mac_asker *caller,
 					    const struct usher_mac_subject *subject,
@@ -264,7 +265,7 @@ static __always_inline int read_open_labels(struct mac_labels *labels, usher_mac
 		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
 	})
 
-/* The same about another process. */
+/* As MAC_ASK_CALLER, about another process. */
 #define MAC_ASK_ABOUT_PROCESS(name, asked, caller, wanted, task)                                   \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
@@ -276,7 +277,7 @@ static __always_inline int read_open_labels(struct mac_labels *labels, usher_mac
 		mac_ask_##name(asked, &subject, wanted, &labels);                                  \
 	})
 
-/* The same about a socket. */
+/* As MAC_ASK_CALLER, about a socket. */
 #define MAC_ASK_ABOUT_SOCKET(name, asked, caller, wanted, socket)                                  \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \
@@ -290,10 +291,10 @@ static __always_inline int read_open_labels(struct mac_labels *labels, usher_mac
 	})
 
 /*
- * The same about an open file that read_file has described. Its label is known, unless a module
- * with labels has come into force since it was opened. If a file of an overlay was copied up after
- * it was opened, mmap(2) still maps the former file, while read(2), write(2) and ioctl(2) reach the
- * copy: modules are asked about both.
+ * As MAC_ASK_CALLER, about an open file that read_file has described. The label of the file is
+ * known, unless a module with labels has come into force since the file was opened. If a file of an
+ * overlay was copied up after it was opened, mmap(2) still maps the former file, while read(2),
+ * write(2) and ioctl(2) reach the copy: modules are asked about both.
  */
 #define MAC_ASK_ABOUT_FILE(name, asked, caller, wanted, file, inode, of, found)                    \
 	({                                                                                         \
@@ -313,7 +314,7 @@ static __always_inline int read_open_labels(struct mac_labels *labels, usher_mac
 		answer;                                                                            \
 	})
 
-/* The same about a new name in a directory. */
+/* As MAC_ASK_CALLER, about a new name in a directory. */
 #define MAC_ASK_ABOUT_NAME(name, asked, caller, wanted, directory_inode)                           \
 	({                                                                                         \
 		struct usher_mac_subject subject;                                                  \

@@ -89,7 +89,7 @@ int BPF_PROG(dispatch_inode_removexattr, struct mnt_idmap *map, struct dentry *e
 		return mac_ask_##hook(asked, &subject, &wanted, &labels);                          \
 	}
 
-/* Hooks: these, because access control lists pass no other one. They cannot read a label. */
+/* Hooks: these, because access control lists pass no other one. The hooks cannot read a label. */
 DISPATCH_ACL(inode_set_acl)
 DISPATCH_ACL(inode_remove_acl)
 

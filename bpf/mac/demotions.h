@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Lowers the process of an access: it gets the elements that modules demand in return for it.
+ * Lowers the process of an access: the process gets the elements that modules demand in return for
+ * the access.
  *
  * A lowered process must have lost everything that only its former label permits. Modules are asked
  * at each use of its open files, but not of its mappings, and Linux takes no mapping away. So a
  * process that has mapped a file or memory which it shares, and can write, is not lowered.
- * mmap_file notes that, under the lock of the label, before it asks: so the mapping is noted before
- * the label is looked at here, or the modules are asked about it with the new label. A process that
- * may hold an io_uring together with another one is not lowered either (rings.h).
+ * mmap_file notes such a mapping, under the lock of the label, before it asks modules. So either
+ * the mapping is noted before the label is looked at here, or modules are asked about the mapping
+ * with the new label. A process that may hold an io_uring together with another one is not lowered
+ * either (rings.h).
  */
 #ifndef USHER_MAC_DEMOTIONS_H
 #define USHER_MAC_DEMOTIONS_H
@@ -32,8 +34,8 @@ extern int bpf_send_signal_task(struct task_struct *task, int signal, enum pid_t
 				__u64 value) __ksym;
 
 /* Numbers the elements that were kept for modules, in the label that the process is to get. Returns
- * the order of the youngest of these modules: the process's program must not have begun before it.
- * 0: there is no room. */
+ * the order of the youngest of these modules: the process's program must not have begun before that
+ * module came into force. 0: there is no room. */
 static __always_inline __u64 number_wanted(struct mac_demotion *room, usher_mac_slots slots,
 					   __u32 limit)
 {
@@ -61,8 +63,8 @@ static __always_inline __u64 number_wanted(struct mac_demotion *room, usher_mac_
 	return youngest;
 }
 
-/* Lowers a process. Returns 0; -EAGAIN if its label is no longer `former`, which is the present one
- * then; or a reason (enum usher_mac_reason). */
+/* Lowers a process. Returns 0; -EAGAIN if its label is not `former`, which then gets the present
+ * label; or a reason (enum usher_mac_reason). */
 static __always_inline int lower(struct task_struct *main, struct mac_demotion *room,
 				 struct usher_mac_label *former, __u64 youngest)
 {
@@ -74,7 +76,7 @@ static __always_inline int lower(struct task_struct *main, struct mac_demotion *
 		return USHER_MAC_IS_OLDER;
 	if (is_in_trace(main))
 		return USHER_MAC_IS_TRACED;
-	/* Its memory is its parent's. */
+	/* The process has its parent's memory. */
 	if (parent)
 		above = entry_of(parent, 0);
 	if (above && above->shares_memory)

@@ -7,7 +7,8 @@
 
 /* The chains in the kernel's table of the interfaces of a network namespace, by their numbers. */
 #define DEVICE_CHAINS 256
-/* Limit of the interfaces that are looked at in a chain. One behind it is not found. */
+/* Limit of the interfaces that are looked at in a chain. An interface behind the limit is not
+ * found. */
 #define DEVICES_IN_CHAIN 4096
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -54,7 +55,8 @@ struct packet_sock___mac {
 
 #define ONES 0x0101010101010101ULL
 
-/* Not 0 if a byte of the word is zero. Its lowest bit is then in the lowest byte that is zero. */
+/* Not 0 if a byte of the word is zero. The lowest bit of the result is then in the lowest byte that
+ * is zero. */
 static __always_inline __u64 zeros_of(__u64 word)
 {
 	return (word - ONES) & ~word & ONES << 7;

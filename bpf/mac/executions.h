@@ -16,8 +16,8 @@ struct linux_binprm___mac {
 
 #pragma clang attribute pop
 
-/* Has the module in a slot decide the element of a new program, and puts its number into the label
- * in the scratch memory. */
+/* Has the module in a slot decide the element of a new program, and puts the element's number into
+ * the label in the scratch memory. */
 static __always_inline int decide_program(__u32 slot, struct mac_scratch *now,
 					  const struct usher_mac_execution *wanted,
 					  struct usher_mac_label *file)
@@ -178,9 +178,10 @@ static __always_inline int decide_execution(struct linux_binprm *program, struct
 		bpf_loop((now->scripts + answer) * USHER_MAC_MODULES, decide_program_slot, &reading,
 			 0);
 	}
-	/* The former label permitted other processes to share its state and trace it, and permitted
-	 * it to trace others; nothing has permitted that to the new label. Another process may
-	 * answer its system calls (seccomp). It may have a ring that stays open. */
+	/* The former label permitted other processes to share this process's state and trace it,
+	 * and permitted this one to trace others; nothing has permitted that to the new label. The
+	 * same holds for a process that answers this one's system calls (seccomp), and for a ring
+	 * that stays open. */
 	if (!reading.error && !are_equal(&now->label, &now->own) &&
 	    (bpf_core_cast(program, struct linux_binprm___mac)->unsafe &
 		 (LSM_UNSAFE_SHARE | LSM_UNSAFE_PTRACE) ||
@@ -203,7 +204,7 @@ int BPF_PROG(dispatch_bprm_creds_from_file, struct linux_binprm *program, struct
 	int error;
 
 	if (!labelled_of(USHER_MAC_ALL_SLOTS)) {
-		/* An execution that has failed may have set it. */
+		/* An execution that has failed may have set is_decided. */
 		own = entry_of(bpf_get_current_task_btf(), 0);
 		if (own)
 			own->is_decided = 0;
@@ -245,7 +246,7 @@ int BPF_PROG(dispatch_bprm_committed_creds, const struct linux_binprm *program)
 	if (!is_stale)
 		own->label = own->to;
 	own->at_exec = no_label;
-	/* It has no mappings yet. */
+	/* The new program has no mappings yet. */
 	own->began = order;
 	own->shares_memory = 0;
 	own->may_hold_ring = keeps_ring;

@@ -122,7 +122,7 @@ int BPF_PROG(dispatch_path_link, struct dentry *former, const struct path *direc
 	return 0;
 }
 
-/* Whether a hook is about the attribute. */
+/* Whether this is the name of the attribute with the label. */
 static __always_inline int is_label(const char *name)
 {
 	char found[sizeof(label_attribute)] = {};

@@ -31,9 +31,9 @@ struct iattr {
 /*
  * Hook: inode_permission, because every look-up of a name and every opening passes it. It cannot
  * read a label. If a file's label is not known, modules with labels are not asked in three cases:
- * file_open follows, which reads the label; the kernel reads the attribute for that; and at
- * access(2). Everything else is refused then: truncate(2), connect(2) to the name of a socket,
- * attributes of the kind `user.`.
+ * where file_open follows, which reads the label; where the kernel reads the attribute for that;
+ * and at access(2). Everything else is refused then: truncate(2), connect(2) to the name of a
+ * socket, attributes of the kind `user.`.
  */
 SEC("lsm/inode_permission")
 int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)
@@ -280,7 +280,7 @@ int BPF_PROG(dispatch_inode_rename, struct inode *directory, struct dentry *entr
 	if (replaced)
 		read_label(NULL, new_entry, device_of(replaced));
 	bpf_rcu_read_lock();
-	/* Again, because there is no room to keep it meanwhile. */
+	/* Looks the caller up again, because there is no room to keep it meanwhile. */
 	look_up_caller(from | to, &caller);
 	error = ask_inode_rename(from, &caller, directory, entry->d_inode);
 	error =

@@ -2,7 +2,7 @@
 /*
  * The framework of mandatory access control: one program for each hook, the dispatcher. It asks the
  * policy modules in its slots (slots.h), each of which may refuse. User space attaches a dispatcher
- * only while a loaded module needs it: declares its entry point, or has labels that it keeps.
+ * only while a loaded module declares its entry point, or has labels that the dispatcher keeps.
  *
  * A dispatcher reads the calling process and the objects of the hook into plain numbers before it
  * asks. If a process has CAP_SYS_ADMIN, only modules that exempt processes without an element are

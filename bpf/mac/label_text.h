@@ -200,8 +200,8 @@ static __always_inline int ask_about_process(__u32 slot, struct label_reading *r
 	return mac_ask_relabel_process(slot, &now->subject, &request, former, former, wanted);
 }
 
-/* The number of the element that a module has decided, which is in the scratch memory. -EACCES: it
- * is of another kind than the module's, or the table of elements is full. */
+/* The number of the element that a module has decided, which is in the scratch memory. -EACCES: the
+ * element is of another kind than the module's, or the table of elements is full. */
 static __always_inline long number_decided(struct mac_scratch *now,
 					   const struct usher_mac_module *module, __u32 slot)
 {
@@ -261,8 +261,8 @@ static __always_inline long read_element(__u32 index, struct label_reading *read
 		if (reading->error)
 			return 1;
 	}
-	/* After the module has permitted it, so that no process makes elements that it may not
-	 * have. */
+	/* The element is numbered after the module has permitted it, so that no process makes
+	 * elements that it may not have. */
 	number = number_of(&now->wanted, why == ASKS_ABOUT_PROCESS ? limit_of(&now->subject)
 								   : USHER_MAC_ELEMENTS);
 	if (number <= 0)

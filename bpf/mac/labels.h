@@ -33,7 +33,7 @@ static __always_inline const struct usher_mac_labelled *labelled_now(void)
  */
 SPARSE_TABLE(elements, USHER_MAC_ALL_ELEMENTS, __u32, struct usher_mac_numbered);
 
-/* Their numbers. Key: the element, with its module. */
+/* Numbers of elements. Key: the element, with its module. */
 SPARSE_TABLE(element_numbers, USHER_MAC_ALL_ELEMENTS, struct usher_mac_numbered, __u32);
 
 /* How many elements the module in a slot has. Key: the slot. */
@@ -75,9 +75,9 @@ SPARSE_TABLE(file_systems, USHER_MAC_FILE_SYSTEMS, __u64, struct usher_mac_label
 HASH_TABLE(multilabel, USHER_MAC_MULTILABEL, __u32, __u32);
 
 /*
- * Labels of network interfaces, by network namespace and name, so that one has its label as soon as
- * it is there. User space fills an inner table before it puts it in place: a packet sees the former
- * labels or the new ones. Full: user space refuses another one.
+ * Labels of network interfaces, by network namespace and name, so that an interface has its label
+ * as soon as it exists. User space fills an inner table before it puts the table in place: a packet
+ * sees the former labels or the new ones. Full: user space refuses another one.
  */
 struct mac_interface_table {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -97,7 +97,8 @@ struct {
 /* Refusals of files whose label is not known, one copy per CPU. Key: 0. */
 CPU_TABLE(unknown_refusals, 1, __u64);
 
-/* In place of an element's number: it is not known. Only in labels that a program has looked up. */
+/* In place of an element's number: the element is not known. Only in labels that a program has
+ * looked up. */
 #define UNKNOWN (~0U)
 
 /* A refusal is not reported, because the kernel only looks whether something would be permitted. */
@@ -188,7 +189,7 @@ full:
 	return -ENOSPC;
 }
 
-/* Whether the module in a slot has no element with a number. Global, so that the verifier goes
+/* Whether the module in a slot has no element with this number. Global, so that the verifier goes
  * through it once, as the next one. */
 __attribute__((noinline)) __u64 mac_lacks(__u32 number, __u32 slot)
 {
@@ -248,7 +249,7 @@ struct mac_asker {
 	const struct usher_mac_label *label; /* NULL: it has none, or `slots` is 0 */
 };
 
-/* Begins an asker without its label. Returns the modules that exempt those without an element. */
+/* Begins an asker without its label. Returns the modules that exempt askers without an element. */
 static __always_inline usher_mac_slots begin_asker(const struct usher_mac_in_force *now,
 						   usher_mac_slots asked, struct mac_asker *asker)
 {
@@ -353,7 +354,7 @@ static __always_inline void read_system_label(struct usher_mac_label *label,
 	read_label_at(label, &file_systems, system);
 }
 
-/* Whether this is the label of the file as it is now. */
+/* Whether a stored label is that of the file at present, with elements of all modules in force. */
 static __always_inline int is_known(const struct usher_mac_file_label *stored)
 {
 	const struct usher_mac_labelled *now = labelled_now();
@@ -397,8 +398,8 @@ static __always_inline usher_mac_slots read_file_label(struct usher_mac_label *l
 		__builtin_memset(label, 0xff, sizeof(*label));
 		return USHER_MAC_ALL_SLOTS;
 	}
-	/* First: otherwise an older label could count with the order of one that is stored
-	 * meanwhile. */
+	/* The order is read first: otherwise an older label could count with the order of one that
+	 * is stored meanwhile. */
 	order = *(volatile __u64 *)&stored->order;
 	asm volatile("" : "+r"(order) : : "memory");
 	*label = stored->label;
@@ -418,7 +419,7 @@ static __always_inline const struct usher_mac_label *known_file_label(struct ino
 								      : &blank_label;
 	if (!stored || stored->state == USHER_MAC_FILE_COLD)
 		return NULL;
-	/* First, as in read_file_label. */
+	/* The order is read first, as in read_file_label. */
 	order = *(volatile __u64 *)&stored->order;
 	asm volatile("" : "+r"(order) : : "memory");
 	return now && order == now->labelled.order ? &stored->label : NULL;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * Labels of files that are reached through an overlay: those of the files in its layers. Most hooks
- * are asked about the overlay's own file, which has no label, and then about the layer's, which
- * has. mmap_file, inode_getattr, file_ioctl, file_lock, file_receive and the hooks of executions
- * are asked about the overlay's only: this finds the other one.
+ * are asked about the overlay's own file, which has no label, and then about the layer's, which has
+ * one. mmap_file, inode_getattr, file_ioctl, file_lock, file_receive and the hooks of executions
+ * are asked about the overlay's only: the functions here find the layer's.
  *
  * An open file keeps the layer's file that its overlay has opened for it. That one is mapped, even
  * if the file has been copied up since. Without an open file the inode in the uppermost layer
@@ -13,8 +13,8 @@
  * No hook has a pointer to the layer's file that may be used with storage of inodes. So the storage
  * is read by its address, as the kernel itself looks it up. Layouts are those of the running kernel
  * (BTF) but for structures of overlayfs, which may be loaded later than this program: tried on 6.18
- * and 7.3. An address that is none reads as zeros, and a storage counts only where it names the
- * table: where anything is otherwise, the label is not known.
+ * and 7.3. An invalid address reads as zeros, and a storage counts only where it names the table.
+ * Where anything is otherwise, the label is not known.
  */
 #ifndef USHER_MAC_LAYERS_H
 #define USHER_MAC_LAYERS_H
@@ -119,7 +119,7 @@ static __always_inline __u64 table_of(__u64 data)
 	return (__u64)bpf_core_cast((void *)data, struct bpf_local_storage_data___mac)->smap;
 }
 
-/* The address of the label of an inode as `files` has it; 0: it has none. */
+/* The address of the label of an inode as `files` has it; 0: the inode has none. */
 static __always_inline __u64 stored_at(__u64 inode)
 {
 	const struct inode___mac_layered *of =
@@ -224,7 +224,7 @@ mac_layer_label(struct usher_mac_label *label __arg_nonnull,
 		__builtin_memset(label, 0xff, sizeof(*label));
 		return USHER_MAC_ALL_SLOTS;
 	}
-	/* First, as in read_file_label. */
+	/* The order is read first, as in read_file_label. */
 	order = word_at(place + __builtin_offsetof(struct usher_mac_file_label, order));
 	bpf_probe_read_kernel(
 	    label, sizeof(*label),
@@ -232,7 +232,7 @@ mac_layer_label(struct usher_mac_label *label __arg_nonnull,
 	return now && order == now->labelled.order ? 0 : mac_mark_younger(label, order);
 }
 
-/* The same in a hook. `file`: the open one, or NULL. */
+/* As mac_layer_label, by a hook's own pointers. `file`: the open one, or NULL. */
 static __always_inline usher_mac_slots read_layer_label(struct usher_mac_label *label,
 							struct inode *inode,
 							const struct file *file)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The life of labels of objects that end with their last holder: sockets, pipes, memory files and
- * message queues of POSIX, System V IPC, and mounted file systems. Each has the label that its
- * process had when it made it, for as long as it exists.
+ * message queues of POSIX, System V IPC, and mounted file systems. Each keeps the label that its
+ * maker had when it was made.
  *
- * An accepted connection has the label of the socket that listened: TCP by the copy of its
- * storage, UNIX streams by socket_calls.h. Those of other families have none.
+ * An accepted connection has the label of the socket that listened: TCP by the copy of its storage,
+ * UNIX streams by socket_calls.h. Accepted connections of other families have no label.
  */
 #ifndef USHER_MAC_OBJECT_LABELS_H
 #define USHER_MAC_OBJECT_LABELS_H
@@ -109,7 +109,7 @@ static __always_inline int label_at(void *table, const void *object)
 	return 0;
 }
 
-/* The object ends: its address may be another one's afterwards. */
+/* Forgets the label of an object that ends: another object may get its address. */
 static __always_inline int forget_at(void *table, const void *object)
 {
 	__u64 key = (__u64)object;

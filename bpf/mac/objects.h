@@ -84,7 +84,7 @@ static __always_inline void read_credentials(struct usher_mac_subject *subject,
 		copy_credentials(subject, cred);
 }
 
-/* A process, by a pointer to read by. */
+/* A pointer by which the structure of a process is read. */
 static __always_inline const struct task_struct *task_of(const struct task_struct *task)
 {
 	return bpf_core_cast(task, struct task_struct);
@@ -123,8 +123,9 @@ static __always_inline void be_nobody(struct usher_mac_subject *subject)
 #define KIND_HAS_NO_TYPE 4
 #define KIND_IS_LAYERED 8
 
-/* Whether an inode of /proc is the name of a thread of the calling process: any other file there
- * with this name is not of a process. Nothing holds what is read here, so each step may fail. */
+/* Whether an inode of /proc is the file `comm`, the name, of a thread of the calling process. Other
+ * files called so in /proc are not of a process. Nothing holds what is read here, so each step may
+ * fail. */
 static __always_inline int is_own_name(__u64 inode)
 {
 	const struct proc_inode___mac *of_proc = bpf_core_cast(
@@ -163,7 +164,7 @@ __attribute__((noinline)) __u32 mac_kind_of(const __u64 *at __arg_nonnull)
 		return USHER_MAC_ON_BPF_FS;
 	case ANON_INODE_FS_MAGIC:
 	case PIDFS_MAGIC:
-		/* The kernel has them be regular files, and hides that from stat(2). */
+		/* In the kernel these are regular files, which stat(2) does not show. */
 		return KIND_HAS_NO_TYPE;
 	case MQUEUE_MAGIC:
 		return (inode->i_mode & S_IFMT) == S_IFDIR ? USHER_MAC_FOR_EVERYBODY : 0;
@@ -217,13 +218,13 @@ static __always_inline int read_inode(struct usher_mac_file *file, const struct 
 	return 1 | (kind & KIND_IS_LAYERED);
 }
 
-/* The same of any file that may be NULL. */
+/* As read_inode, for any file. `of` may be NULL. */
 static __always_inline int read_file(struct usher_mac_file *file, const void *of)
 {
 	return read_inode(file, bpf_core_cast(of, struct inode___mac));
 }
 
-/* The same of the file of a hook's own pointer, which is never NULL. */
+/* As read_inode, for the file of a hook's own pointer, which is never NULL. */
 static __always_inline int read_own_file(struct usher_mac_file *file, const struct inode *inode)
 {
 	return read_inode(file, (const struct inode___mac *)inode);
@@ -252,8 +253,9 @@ static __always_inline const struct inode *inode_at(const struct path *path)
 }
 
 /*
- * A process with CAP_SYS_ADMIN in the initial user namespace, which labels files. Its own
- * credentials must have it, too: on the files of an overlay the kernel acts with others for it.
+ * Whether a process has CAP_SYS_ADMIN in the initial user namespace, and so may label files. Its
+ * own credentials must have the capability, too: on the files of an overlay the kernel acts for the
+ * process with other credentials.
  */
 static __always_inline int may_label(const struct usher_mac_subject *subject)
 {
@@ -264,8 +266,8 @@ static __always_inline int may_label(const struct usher_mac_subject *subject)
 }
 
 /* The limit of a module's elements for this process, which is about to make another one. Processes
- * of users may fill half of the table; the rest is left to those that label files, and to those
- * that begin users' processes. */
+ * of users may fill half of the table; the rest is left to processes that label files or begin
+ * users' processes. */
 static __always_inline __u32 limit_of(const struct usher_mac_subject *subject)
 {
 	if (may_label(subject) || subject->capabilities >> CAP_SETUID & 1)

@@ -124,7 +124,7 @@ static __always_inline void read_packet(struct usher_mac_packet *wanted,
 	read_device(&wanted->interface, device);
 }
 
-/* A packet as it is remembered: whether its interface is another one than `lo`. */
+/* The word of a packet's access (remembered.h): whether its interface is another one than `lo`. */
 static __always_inline __u64 access_of_packet(__u32 point, __u32 interface)
 {
 	return access_at(point, interface > LOOPBACK_INTERFACE);
@@ -243,7 +243,8 @@ int dispatch_tc_ingress(struct __sk_buff *packet)
 	return mac_ask_interface_receive(asked, &subject, &wanted, &labels) ? TC_DROP : TC_PASS_ON;
 }
 
-/* The same where packets leave. XDP, and packet sockets with PACKET_QDISC_BYPASS, bypass it. */
+/* As dispatch_tc_ingress, where packets leave. XDP, and packet sockets with PACKET_QDISC_BYPASS,
+ * bypass it. */
 SEC("tcx/egress")
 int dispatch_tc_egress(struct __sk_buff *packet)
 {

@@ -88,8 +88,8 @@ static __always_inline void note_sharing(struct task_struct *leader)
 }
 
 /*
- * Whether a new process must count as one that shares memory which it can write. It has its
- * parent's mappings, with one that another thread of the parent may be making. A process in the
+ * Whether a new process must count as one that shares memory which it can write. The process has
+ * its parent's mappings, with one that another thread of the parent may be making. A process in the
  * parent's memory itself (CLONE_VM) is followed if the parent waits for it, as in vfork(2);
  * otherwise it always counts.
  */
@@ -109,8 +109,8 @@ static __always_inline int begins_sharing(struct task_struct *parent, __u64 flag
 }
 
 /* Copies to the entries of other threads that the process may hold a ring, and the label, if it has
- * changed. A changed label cancels what they would have got at exec, because that was permitted to
- * the former label. */
+ * changed. A changed label cancels the elements that the threads would have got at exec, because
+ * those were permitted to the former label. */
 static __always_inline void reach_threads(struct task_struct *main,
 					  struct usher_mac_process *leader, int is_relabelled)
 {
@@ -136,8 +136,8 @@ static __always_inline void reach_threads(struct task_struct *main,
 
 /*
  * Notes that the calling process may hold a ring that another one has as well: in the entries of
- * all threads, because a thread that executes a program goes on with its own. Global, so that the
- * verifier goes through it once. Returns an error if there is no room.
+ * all threads, because a thread that executes a program goes on with its own entry. Global, so that
+ * the verifier goes through it once. Returns an error if there is no room.
  */
 __attribute__((noinline)) int mac_note_ring(void)
 {
@@ -197,10 +197,11 @@ int BPF_PROG(dispatch_task_alloc, struct task_struct *task, __u64 flags)
 	if (!labelled_of(USHER_MAC_ALL_SLOTS) || flags & CLONE_THREAD)
 		return 0;
 	is_sharing = begins_sharing(caller, flags);
-	/* Rings that either of them makes from now on are the other one's, too. */
+	/* Both processes share descriptors: a ring that either makes from now on is the other's,
+	 * too. */
 	if (flags & CLONE_FILES && mac_note_ring())
 		return -ENOMEM;
-	/* Another thread may make one meanwhile: see sched_process_fork. */
+	/* Another thread may make a ring meanwhile: see sched_process_fork. */
 	has_threads = bpf_core_cast(caller, struct task_struct)->signal->nr_threads > 1;
 	parent = entry_of(caller->group_leader, has_threads ? BPF_LOCAL_STORAGE_GET_F_CREATE : 0);
 	if (!parent)

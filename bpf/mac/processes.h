@@ -52,9 +52,9 @@ static __always_inline __u32 permitted_of(const struct file *file, unsigned long
 	return permitted;
 }
 
-/* Notes that the calling process maps what it shares, and can write: see demotions.h. The mapping
- * is its parent's, too, where that one waits in vfork(2): so both must have one label. Global, so
- * that the verifier goes through it once. */
+/* Notes that the calling process makes a shared mapping that it can write: see demotions.h. A
+ * parent that waits in vfork(2) has the mapping, too, so both must have one label. Global, so that
+ * the verifier goes through it once. */
 __attribute__((noinline)) int mac_note_sharing(void)
 {
 	struct task_struct *caller = bpf_get_current_task_btf();
@@ -71,7 +71,7 @@ __attribute__((noinline)) int mac_note_sharing(void)
 }
 
 /* Hook: mmap_file, because what is mapped is read, written and executed without a further call.
- * About shared memory of System V shm_shmat has asked. */
+ * About shared memory of System V, modules have been asked at shm_shmat. */
 SEC("lsm/mmap_file")
 int BPF_PROG(dispatch_mmap_file, struct file *file, unsigned long asked_protection,
 	     unsigned long protection, unsigned long flags)
@@ -117,8 +117,8 @@ SEC("lsm/task_kill")
 int BPF_PROG(dispatch_task_kill, struct task_struct *target, struct kernel_siginfo *info,
 	     int signal, const struct cred *credentials)
 {
-	/* In an interrupt the current process has nothing to do with the signal. The verifier takes
-	 * the argument for one that is never NULL, and removes a test of it. */
+	/* In an interrupt the current process has nothing to do with the signal. The verifier
+	 * assumes that the argument is never NULL, and removes a test of it. */
 	int is_of_device = bpf_core_cast(credentials, struct cred___mac) != NULL;
 	usher_mac_slots asked = modules_at(MAC_POINT_task_kill);
 	struct mac_asker caller;

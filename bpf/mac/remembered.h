@@ -32,8 +32,8 @@ _Static_assert(MAC_POINTS <= 256, "entry points");
  * another one, about which the module is asked again. */
 ARRAY_TABLE(remembered, 1 << REMEMBERED_BITS, __u64);
 
-/* Whether accesses of this kind are remembered. The programs of all others leave it out: some of
- * their stacks have no room for it. */
+/* Whether accesses at this entry point are remembered. Programs at others leave the table out: some
+ * of their stacks have no room. */
 static __always_inline int has_remembered(__u32 point)
 {
 	switch (point) {
@@ -98,8 +98,8 @@ mac_remembered(const struct usher_mac_label *own __arg_nonnull,
 	return found;
 }
 
-/* Remembers that the module in the labels' slot has permitted the access. Global, as the former is.
- */
+/* Remembers that the module in the labels' slot has permitted the access. Global, as mac_remembered
+ * is. */
 __attribute__((noinline)) int mac_remember(const struct mac_labels *labels __arg_nonnull)
 {
 	__u32 slot = labels->slot & (USHER_MAC_MODULES - 1);

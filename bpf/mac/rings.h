@@ -69,7 +69,8 @@ static __always_inline int is_ring_file(__u64 file)
 
 struct ring_search {
 	__u64 files; /* the address of the descriptors' array */
-	/* The address of their close-on-exec flags, a bit each; 0: these count, too. */
+	/* The address of the descriptors' close-on-exec flags, a bit each; 0: descriptors with the
+	 * flag count, too. */
 	__u64 closed;
 	__u32 count;
 	__u32 found;

@@ -42,7 +42,8 @@ static __always_inline void find_label(struct mac_asker *asker, struct task_stru
 		asker->label = &process->label;
 }
 
-/* The same. Of the modules in `exempting`, returns those that exempt the process. */
+/* Looks up the label of a process, from its main thread. Of the modules in `exempting`, returns
+ * those that exempt the process. */
 static __always_inline usher_mac_slots look_up_process(struct mac_asker *asker,
 						       usher_mac_slots exempting,
 						       struct task_struct *leader)
@@ -97,8 +98,9 @@ static __always_inline usher_mac_slots those_near(usher_mac_slots asked, struct 
 	return asked;
 }
 
-/* As modules_about_caller, for accesses that are remembered. For a process with elements,
- * `those_left` decides later which modules exempt it. */
+/* Returns which modules are asked at an entry point about the calling process, for accesses that
+ * are remembered. For a process with elements, `those_left` decides later which modules exempt it.
+ */
 static __always_inline usher_mac_slots modules_near_caller(__u32 point, struct mac_asker *caller)
 {
 	const struct usher_mac_in_force *now = first_of(&in_force);
@@ -110,7 +112,7 @@ static __always_inline usher_mac_slots modules_near_caller(__u32 point, struct m
 	return those_near(asked, caller, exempting);
 }
 
-/* The same about the process of another thread. */
+/* As those_about_caller, about the process of another thread. */
 static __always_inline usher_mac_slots those_about(usher_mac_slots asked,
 						   struct task_struct *thread,
 						   struct mac_asker *process)
@@ -122,7 +124,7 @@ static __always_inline usher_mac_slots those_about(usher_mac_slots asked,
 	return asked & ~look_up_process(process, exempting, thread->group_leader);
 }
 
-/* The same where no process acts. */
+/* As those_about_caller, where no process acts. */
 static __always_inline usher_mac_slots those_about_nobody(usher_mac_slots asked,
 							  struct mac_asker *nobody)
 {
@@ -143,7 +145,7 @@ static __always_inline usher_mac_slots modules_near_socket(__u32 point, struct s
 
 /*
  * Adds a module's answer to those before, and counts a refusal. Where modules lower processes, the
- * answer so far may be the slots of those that do: it is more than 0 then, and ends with an error.
+ * answer so far may be the slots of those that do, a number above 0: an error takes its place.
  * Global, so that the verifier goes through it once and not on every path.
  */
 __attribute__((noinline)) int mac_add(int before, int answer, __u32 point, __u32 slot)
@@ -156,13 +158,13 @@ __attribute__((noinline)) int mac_add(int before, int answer, __u32 point, __u32
 	return mac_compose(before > 0 ? 0 : before, error);
 }
 
-/* One answer for two. Global, as mac_add is. */
+/* Composes two answers into one. Global, as mac_add is. */
 __attribute__((noinline)) int mac_both(int one, int other)
 {
 	return mac_compose(one, other);
 }
 
-/* Keeps the element that a check in a slot wants the process to get. Returns its answer, or an
+/* Keeps the element that a check in a slot wants the process to get. Returns MAC_DEMOTES, or an
  * error. Global, as mac_add is. */
 __attribute__((noinline)) int mac_keep_wanted(const struct usher_mac_element *element __arg_nonnull,
 					      __u32 slot)
@@ -294,7 +296,8 @@ static struct usher_mac_element ignored;
 		return MAC_ANSWER_IN(name, slot, subject, wanted, own, object, directory);         \
 	}
 
-/* The same where a module may lower the process. It writes the element only with MAC_DEMOTES. */
+/* As MAC_ANSWER_CHECK, where a module may lower the process. The module writes the element only
+ * with MAC_DEMOTES. */
 #define MAC_ANSWER_DEMOTING(name)                                                                  \
 	__attribute__((noinline)) int mac_answer_##name(                                           \
 	    const struct usher_mac_subject *subject, mac_##name##_request *wanted,                 \

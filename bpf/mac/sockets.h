@@ -106,7 +106,7 @@ static __always_inline void read_address(struct usher_mac_socket_address *wanted
 		wanted->family = inner->__sk_common.skc_family;
 		wanted->protocol = inner->sk_protocol;
 	}
-	/* Most of what is sent names none. */
+	/* Most messages name no address. */
 	if (length > 0 || wanted->family == AF_PACKET || wanted->family == AF_XDP) {
 		struct mac_named by = {
 			.socket = (__u64)own,

@@ -92,7 +92,7 @@ MAC_CHECK(socket_deliver)
 	return request->interface.number ? decide(&request->interface) : 0;
 }
 
-/* What decides about receiving by a packet socket that is bound to this interface. */
+/* Whether a packet socket that is bound to this interface may receive. */
 static __always_inline int may_capture(const struct usher_mac_device *interface)
 {
 	const struct usher_mac_ifoff *now = mac_settings();

@@ -244,7 +244,7 @@ MAC_CHECK(socket_create)
 	return is_exempt(subject_label) || is_decided(request) || request->argument ? 0 : -EACCES;
 }
 
-/* No option makes a socket one of those families later. */
+/* An option may not make a socket one of those families later. */
 MAC_CHECK(socket_setsockopt)
 {
 	return is_exempt(subject_label) || !request->argument ? 0 : -EACCES;

@@ -5,8 +5,8 @@
  * from then on, as in T. Fraser's LOMAC and FreeBSD's mac_lomac(4).
  *
  * Names, attributes and links are read freely, as on FreeBSD: what is in a file is what counts.
- * Where it cannot lower a process, it refuses what `biba` refuses: no process acts at packets, and
- * what follows the opening of a stream goes both ways and is not asked about.
+ * Where the module cannot lower a process, it refuses what `biba` refuses: no process acts at
+ * packets, and an open stream carries data both ways without a question.
  */
 #include "usher_mac_levels.h"
 #include "usher_mac_policy.h"
@@ -23,7 +23,8 @@ MAC_POLICY(lomac, .label = USHER_MAC_AUXILIARY, .exempts_without_element = 1,
 
 #include "privileges.h"
 
-/* The auxiliary level of an object. Its kind is USHER_MAC_LEVEL_NONE if it has none. */
+/* The auxiliary level of an object. The kind of the result is USHER_MAC_LEVEL_NONE if the object
+ * has none. */
 static __always_inline struct usher_mac_level auxiliary_of(const struct usher_mac_element *object)
 {
 	struct usher_mac_level level = {};
@@ -133,7 +134,7 @@ MAC_CHECK(socket_getsockopt)
 	return may(subject_label, object_label, USHER_MAC_LEVEL_EQUAL, READS);
 }
 
-/* A file in a directory with an auxiliary level gets that one. */
+/* A new file in a directory with an auxiliary level gets that level. */
 #define MAKES_FILE(point)                                                                          \
 	MAC_CHECK(point)                                                                           \
 	{                                                                                          \

@@ -86,7 +86,7 @@ static __always_inline int relabels(const struct usher_mac_element *former,
 #define ANSWER(name) answer(subject, MAC_POINT_##name)
 #define IF(promise, name) ((promise) ? ANSWER(name) : BROKEN)
 
-/* The answer where a promise has been kept, and the label of the object is one to go by. */
+/* The answer where a promise has been kept, and the label of the object permits the access. */
 #define IF_OPEN(promise, name)                                                                     \
 	(is_refused(subject_label, object_label) ? -EACCES : IF(promise, name))
 
@@ -253,7 +253,7 @@ MAC_CHECK(file_permission)
 
 MAC_CHECK(file_receive)
 {
-	/* Where the label is one to go by. */
+	/* The label `unsent` decides first. */
 	if (IS(object_label, "unsent") && !IS(subject_label, "unsent"))
 		return -EACCES;
 	return ANSWER(file_receive);
@@ -440,7 +440,7 @@ MAC_CHECK(syscall)
 	return request->argument ? -(int)request->argument : ANSWER(syscall);
 }
 
-/* For the owner of the socket, since no process acts. */
+/* Checks packets for the owner of the socket, since no process acts. */
 #define ABOUT_A_PACKET(name)                                                                       \
 	MAC_CHECK(name)                                                                            \
 	{                                                                                          \

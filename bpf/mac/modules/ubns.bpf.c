@@ -3,8 +3,8 @@
  * The module `ubns`: the authorization of services, by the `service` blocks of the policy.
  *
  * A process of a service has the service's name as its element. The starter of users' processes
- * sets it; programs that a service's own account executes get it. It is for life: neither the
- * process nor the one that starts it can change it.
+ * sets the element; programs that a service's own account executes get it. The element is for life:
+ * neither the process nor the one that starts it can change it.
  *
  * - A service's port is bound by root and the service's account.
  * - Processes of a service with `connect`, but for those that run as its own account, use TCP and
@@ -63,7 +63,7 @@ static __always_inline int is_service(const struct usher_mac_element *element)
 	return element->kind == USHER_MAC_NAME && element->value[0] != NOBODYS;
 }
 
-/* Whether both are of one service, or neither is of any. */
+/* Whether both elements are of one service, or neither is of any. */
 static __always_inline int belong_together(const struct usher_mac_element *one,
 					   const struct usher_mac_element *other)
 {
@@ -171,7 +171,7 @@ static __always_inline __u64 number_of_bytes(const __u8 *bytes)
 	return number;
 }
 
-/* Whether a process of the service is held to its destinations: it is once it has become its user.
+/* Whether a process of the service is held to its destinations: only after it has become its user.
  */
 static __always_inline int is_held(const struct usher_mac_service *service,
 				   const struct usher_mac_subject *subject)
