@@ -35,7 +35,7 @@ struct bpf_iter__task_file {
 	struct file *file;
 };
 
-/* The same. */
+/* The members have eight bytes each. */
 struct bpf_iter__tcp {
 	struct bpf_iter_meta *meta;
 	struct sock_common *sk_common;

@@ -251,8 +251,8 @@ static __always_inline int dropped(const struct in_force *now, const struct __sk
 	return (packet->mark ^ socket->mark) & now->mask ? LEAVES_LOST : LEAVES_REFUSED;
 }
 
-/* The same for a packet whose mark the SA has set. A datagram that another class has protected most
- * likely had a former mark. */
+/* As `dropped`, for a packet whose mark the SA has set. A datagram that another class has protected
+ * most likely had a former mark. */
 static __always_inline int dropped_transformed(const struct bpf_sock *socket)
 {
 	int is_datagram = socket->protocol == IPPROTO_UDP || socket->protocol == IPPROTO_UDPLITE;

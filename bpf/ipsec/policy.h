@@ -95,7 +95,7 @@ static __always_inline int read_state(struct in_force *now)
 	return now->generation != 0;
 }
 
-/* 0: no policy is in force. */
+/* Reads the policy in force. 0: there is none. */
 static __always_inline int read_policy(struct in_force *now)
 {
 	return read_state(now) && find_policy(now, now->generation);
