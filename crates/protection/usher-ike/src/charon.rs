@@ -38,13 +38,13 @@ const MOST_SAS: usize = 65_536;
 #[derive(Debug)]
 pub(crate) struct Charon {
     commands: Connection,
-    /// As it says: `charon-systemd 5.9.8`.
+    /// The version that charon reports: `charon-systemd 5.9.8`.
     pub(crate) version: String,
     /// True if it can do hybrid key exchanges.
     pub(crate) hybrid: bool,
     /// charon's names of the private keys that this process has loaded, by their fingerprints.
     keys: BTreeMap<String, String>,
-    /// The connections that were loaded, as they were.
+    /// The connections as they were loaded, by name.
     loaded: BTreeMap<String, Section>,
 }
 
@@ -311,7 +311,7 @@ impl Charon {
             .await
     }
 
-    /// The same, and waits for the end, for at most a second.
+    /// As [`Self::end_child`], and waits for the end, for at most a second.
     pub(crate) async fn end_child_now(&mut self, child: &ChildSa) -> Result<(), IkeError> {
         self.terminate(Section::new().value("child-id", &child.id), "1000")
             .await
@@ -323,7 +323,7 @@ impl Charon {
         tolerant(self.commands.command("rekey", &message).await)
     }
 
-    /// The peer may be gone: charon forgets the SAs at once and tells the peer once.
+    /// Ends SAs. charon forgets them at once and tells the peer once, because the peer may be gone.
     async fn terminate(&mut self, which: Section, milliseconds: &str) -> Result<(), IkeError> {
         let message = which.value("force", "yes").value("timeout", milliseconds);
         tolerant(self.commands.command("terminate", &message).await)

@@ -16,7 +16,7 @@ pub enum IkeError {
     Absent {
         /// Its VICI socket.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
     /// It was asked and said nothing in time.

@@ -50,7 +50,7 @@ pub enum KeyError {
         path: PathBuf,
         /// The algorithm that it should have.
         algorithm: IkeAlgorithm,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
     /// It is no key, of another kind, or encrypted.
@@ -136,7 +136,7 @@ impl IkeKey {
         let key = match algorithm {
             IkeAlgorithm::Ed25519 => Self::from_openssh(&text),
             IkeAlgorithm::EcdsaP256 => {
-                // `usher init` makes the other one, with the right owner and mode.
+                // `usher init` makes the Ed25519 key, with the right owner and mode.
                 let file = std::fs::metadata(path).map_err(unreadable)?;
                 if file.uid() != 0 || file.mode() & 0o077 != 0 {
                     return Err(KeyError::Exposed(path.into()));
@@ -170,7 +170,7 @@ impl IkeKey {
         is_whole.then_some(key)
     }
 
-    /// Its public side.
+    /// The public key.
     #[must_use]
     pub fn public(&self) -> IkePublicKey {
         self.public

@@ -15,14 +15,15 @@ const PREFIX: &str = "usher-";
 /// not mistake a key of the administrator for its own.
 const OWN_KEY: usize = 16;
 
-/// How many hexadecimal digits of the peer's key it has: of its [beginning](IkePublicKey::beginning).
+/// How many hexadecimal digits of a peer's key a connection's name has: of its
+/// [beginning](IkePublicKey::beginning).
 const PEER_KEY: usize = 8;
 
 /// All paths of a configuration. There may be thousands, and each SA asks for its own.
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     all: Vec<Path>,
-    /// The place of each in `all`, by the beginning that the names of all its connections have.
+    /// The place of each path in `all`, by the beginning that the names of all its connections have.
     places: BTreeMap<String, usize>,
     /// The places of an address. Peers may share one.
     addresses: BTreeMap<IpAddr, Vec<usize>>,

@@ -14,7 +14,7 @@ pub type KernelSas = BTreeSet<(IpAddr, u32)>;
 pub struct Placed {
     /// Its receiver.
     pub to: IpAddr,
-    /// Its number there.
+    /// Its SPI.
     pub spi: u32,
     /// Its protocol is AH. Else: ESP.
     pub is_ah: bool,
@@ -30,7 +30,7 @@ pub(crate) struct IkeSa {
     pub(crate) id: String,
     /// This host's address; none: charon does not say it.
     pub(crate) local: Option<IpAddr>,
-    /// The peer's.
+    /// The peer's address; none: charon does not say it.
     pub(crate) remote: Option<IpAddr>,
     pub(crate) established: bool,
     /// For how long, in seconds.
@@ -61,7 +61,7 @@ pub(crate) struct ChildSa {
 
 #[cfg(test)]
 impl ChildSa {
-    /// One of a class that is in force, as charon lists it.
+    /// A pair of SAs of a class that is in force, as charon lists it.
     pub(crate) fn installed(class: &str) -> Self {
         Self {
             id: "1".into(),
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(rekeying(&here, &[]), [Come::Asked { former, new }]);
         assert_eq!(rekeying(&[], &here), [Come::Granted { former, new }]);
         assert_eq!(rekeying(&here, &here), [Come::Contested { former, new }]);
-        // As later charons say it, when the former one is deleted.
+        // Later versions of charon report this when the former SA is deleted.
         assert_eq!(
             rekeying(&[], &["CHILD_DELETE"]),
             [Come::Asked { former, new }]

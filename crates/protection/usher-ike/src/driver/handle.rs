@@ -39,20 +39,20 @@ pub struct Notice {
 
 /// The kernel whose SAs charon makes.
 pub trait KernelSad: Send + 'static {
-    /// Lists its SAs.
+    /// Lists the kernel's SAs.
     ///
     /// # Errors
     /// The kernel's error.
     fn list(&mut self) -> io::Result<KernelSas>;
 
-    /// Returns whether it has this SA.
+    /// Returns whether the kernel has this SA.
     ///
     /// # Errors
     /// The kernel's error.
     fn has(&mut self, sa: Placed) -> io::Result<bool>;
 
-    /// Places an SA, unless another one of its class with the same peer has a place: the kernel must then
-    /// send by it as long as it is there.
+    /// Places an SA: the kernel must then send by this SA as long as it has it. Does nothing if another SA of
+    /// its class with the same peer has a place.
     ///
     /// # Errors
     /// The kernel's error.
@@ -87,9 +87,9 @@ pub struct Ike {
 
 impl Ike {
     /// Starts the task, for the charon at this socket. `kernel` is the one that this charon serves; its SAs
-    /// are listed when it asks for some that charon has, and every ten seconds. The notices say which SAs
-    /// have come, or are to be used in place of others. They must be taken: the task waits while 1,024 of
-    /// them wait.
+    /// are listed when the kernel asks for SAs that charon has, and every ten seconds. The notices say which
+    /// SAs have come, or are to be used in place of others. The owner must take them: the task waits while
+    /// 1,024 notices wait.
     #[must_use]
     pub fn start(socket: PathBuf, kernel: impl KernelSad) -> (Self, mpsc::Receiver<Notice>) {
         let shared = Arc::new(Shared::default());

@@ -36,7 +36,7 @@ use unloaded::Looking;
 /// First and longest wait before charon is connected to again.
 const RECONNECTING: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 
-/// The time between two lists of the SAs when no event comes. They also show that charon hangs.
+/// The time between two lists of the SAs when no event comes. The lists also show that charon hangs.
 const LISTING: Duration = Duration::from_secs(10);
 
 /// How long events are gathered before the SAs are listed.
@@ -383,7 +383,7 @@ impl Driver {
         }
     }
 
-    /// The kernel asks for SAs. Returns whether those that charon has must be looked at.
+    /// Notes that the kernel asks for SAs. Returns whether charon's SAs must be looked at.
     fn acquired(&mut self, current: &Current, acquire: Acquire) -> bool {
         let Acquire {
             source,
@@ -410,7 +410,7 @@ impl Driver {
         by_list(lost)
     }
 
-    /// The SAs that charon has and the kernel has lost, whether it has asked for them or not.
+    /// The SAs that charon has and the kernel has lost, whether the kernel has asked for them or not.
     fn vanished<'s>(&mut self, current: &Current, sas: &'s Sas) -> Vec<&'s ChildSa> {
         let class_of = |reqid| class_of(current, reqid);
         let listed = self.kernel.lock().list();

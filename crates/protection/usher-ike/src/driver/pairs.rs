@@ -50,21 +50,21 @@ pub(super) struct Pairs(BTreeMap<Pair, State>);
 struct State {
     /// Nothing is negotiated before the kernel asks.
     on_demand: bool,
-    /// It has asked since there were SAs last.
+    /// The kernel has asked since there were last SAs.
     needed: bool,
     /// An attempt is under way.
     running: bool,
-    /// When the next one may begin.
+    /// When the next attempt may begin.
     next: Instant,
     /// The wait after the next failure.
     wait: Duration,
-    /// When the last one ended.
+    /// When the last attempt ended.
     tried: Option<Instant>,
-    /// The reason of its failure.
+    /// The reason that the last attempt failed.
     failed: Option<String>,
     /// SAs are known.
     is_up: bool,
-    /// The source addresses for which the kernel has asked since.
+    /// The source addresses for which the kernel has asked, and which were not looked at since.
     asked: BTreeSet<IpAddr>,
     /// The source addresses that have no SAs, and when the kernel last asked for each.
     bare: BTreeMap<IpAddr, Instant>,
@@ -176,7 +176,7 @@ impl Pairs {
         self.0.get(pair)?.failed.clone()
     }
 
-    /// The pair has SAs, or has none. Returns whether they have come only now.
+    /// Notes whether the pair has SAs. Returns whether they have come only now.
     pub(super) fn set_up(&mut self, pair: &Pair, is_up: bool) -> bool {
         let Some(state) = self.0.get_mut(pair) else {
             return false;
@@ -198,8 +198,8 @@ impl Pairs {
         }
     }
 
-    /// The kernel asks for SAs of the pair from this source address. Without SAs, makes an attempt due.
-    /// Returns whether there are some, which must be looked at then.
+    /// Notes that the kernel asks for SAs of the pair from this source address. Without SAs, makes an attempt
+    /// due. Returns whether there are SAs, which must be looked at then.
     pub(super) fn acquired(&mut self, pair: &Pair, source: IpAddr, now: Instant) -> bool {
         let Some(state) = self.0.get_mut(pair) else {
             return false;

@@ -1,10 +1,11 @@
 //! The places of new SAs, by which the kernel sends. See `order.rs` of `usher-ipsec`.
 //!
 //! charon reports which host has begun to rekey an SA. If this host has, the other one has the keys of the
-//! new SA; otherwise it may not have them yet. If both have begun at once, there are two new SAs. The charon
-//! of the host whose own one stays reports it, after the one that it has granted; the other charon does not
-//! report its own one, which ends. So an SA that is granted while this host asks waits for its place. Until
-//! then the kernel takes the younger of both, which the other host has in either case.
+//! new SA; otherwise it may not have them yet. If both have begun at once, there are two new SAs, and one of
+//! them ends. The charon of the host whose own SA stays reports the SA that it has granted, and then its own.
+//! The charon of the host whose own SA ends reports only the SA that it has granted. So an SA that is granted
+//! while this host asks waits for its place. Until then the kernel takes the younger of both, which the other
+//! host has in either case.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -22,11 +23,11 @@ use crate::error::IkeError;
 use crate::sas::{Come, Placed, Sas, come};
 use crate::vici::Connection;
 
-/// The time between two looks whether an SA is gone for which two others have come.
+/// The time between two looks whether the former SA is gone for which two others have come.
 const LOOKING: Duration = Duration::from_millis(50);
 
-/// The time after its end at which the granted one is placed: by then charon would have reported this host's
-/// own.
+/// How long after the end of the former SA the granted one is placed: by then charon would have reported this
+/// host's own.
 const GONE: Duration = Duration::from_millis(250);
 
 /// Most SAs that wait for their place. Further ones get none, as without this task: their rekeying may lose packets.
@@ -39,7 +40,7 @@ pub(super) type Kernel = Arc<Mutex<Box<dyn KernelSad>>>;
 /// and charon's answers take their time.
 pub(super) struct Events {
     have_come: Arc<Notify>,
-    /// How many have been taken. Counted while the kernel is locked.
+    /// How many events have been taken. Counted while the kernel is locked.
     taken: Arc<AtomicU64>,
     task: JoinSet<IkeError>,
 }
@@ -83,12 +84,12 @@ impl Events {
         }
     }
 
-    /// How many have been taken.
+    /// How many events have been taken.
     pub(super) fn taken(&self) -> u64 {
         self.taken.load(Ordering::SeqCst)
     }
 
-    /// Waits until some have come.
+    /// Waits until events have come.
     ///
     /// # Errors
     /// The error of the connection.
@@ -117,7 +118,7 @@ fn place_come(kernel: &mut dyn KernelSad, come: Come) -> io::Result<()> {
     }
 }
 
-/// The SAs that were granted while this host asked for some: the former one, the new one, and since when the
+/// The SAs that were granted while this host asked for some: the former SA, the new one, and since when the
 /// former one is gone.
 #[derive(Debug, Default)]
 struct Contested(Vec<(Placed, Placed, Option<Instant>)>);
@@ -134,7 +135,7 @@ impl Contested {
         }
     }
 
-    /// Places the granted ones that stay: charon would have reported this host's own.
+    /// Places the granted SAs that stay: charon would have reported this host's own.
     fn place(&mut self, kernel: &mut dyn KernelSad, now: Instant) {
         self.0.retain_mut(|(former, new, gone)| {
             // Where the kernel fails, the next visit tries again.
@@ -168,7 +169,7 @@ impl Driver {
     }
 }
 
-/// Places the only one of these SAs that is there. While there are several, their events decide.
+/// Places one of these SAs if the kernel has no other of them. While it has several, their events decide.
 fn place_only(kernel: &mut dyn KernelSad, sas: &[Placed]) -> io::Result<()> {
     let mut left = Vec::new();
     for sa in sas {

@@ -23,7 +23,7 @@ const COMPARING_YOUNG: Duration = Duration::from_secs(1);
 /// How long charon counts as young.
 const YOUNG: Duration = Duration::from_secs(60);
 
-/// How long it is reported that something was taken out.
+/// How long the report says that something was unloaded.
 const REPORTING: Duration = Duration::from_secs(600);
 
 /// When charon's lists are compared, and what the comparisons have shown.
@@ -34,7 +34,7 @@ pub(super) struct Looking {
     next: Instant,
     /// How often something was missing since then.
     times: u64,
-    /// When it was missing last, if that is reported.
+    /// When something was last missing, if that is reported.
     last: Option<Instant>,
 }
 
@@ -51,7 +51,7 @@ impl Default for Looking {
 }
 
 impl Looking {
-    /// Another charon is there.
+    /// Begins again, because another charon is there.
     pub(super) fn begin(&mut self, now: Instant) {
         *self = Self {
             since: now,

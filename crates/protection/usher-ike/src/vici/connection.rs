@@ -71,7 +71,7 @@ impl Connection {
         })
     }
 
-    /// Another limit for the operations from here on.
+    /// Sets another limit for the operations from here on.
     pub fn set_limit(&mut self, limit: Duration) {
         self.limit = limit;
     }
@@ -85,8 +85,8 @@ impl Connection {
         self.ask(command, message, LARGEST_STREAM, &mut drop).await
     }
 
-    /// The same for a command that sends events before its answer: hands each to `take`. Only the events
-    /// of commands that [`Self::register`] has registered come.
+    /// As [`Self::command`], for a command that sends events before its answer: hands each to `take`. charon
+    /// sends only events that [`Self::register`] has asked for.
     ///
     /// # Errors
     /// As [`Self::command`]; some events may have been taken.

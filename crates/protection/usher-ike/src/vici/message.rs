@@ -68,13 +68,13 @@ pub struct Section {
 }
 
 impl Section {
-    /// An empty one.
+    /// An empty section.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With a value more.
+    /// Adds a value.
     #[must_use]
     pub fn value(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         let value = Item::Value(value.as_ref().to_vec());
@@ -82,7 +82,7 @@ impl Section {
         self
     }
 
-    /// With a list more.
+    /// Adds a list.
     #[must_use]
     pub fn list<V: AsRef<[u8]>>(mut self, name: &str, values: impl IntoIterator<Item = V>) -> Self {
         let values = values.into_iter().map(|value| value.as_ref().to_vec());
@@ -91,7 +91,7 @@ impl Section {
         self
     }
 
-    /// With a section more.
+    /// Adds a section.
     #[must_use]
     pub fn section(mut self, name: &str, section: Section) -> Self {
         self.items.push((name.to_owned(), Item::Section(section)));
@@ -135,7 +135,7 @@ impl Section {
         }
     }
 
-    /// All sections in it, with their names.
+    /// All inner sections, with their names.
     pub fn sections(&self) -> impl Iterator<Item = (&str, &Section)> {
         self.items.iter().filter_map(|(name, item)| match item {
             Item::Section(section) => Some((name.as_str(), section)),
@@ -143,7 +143,7 @@ impl Section {
         })
     }
 
-    /// The names of its values, for sections that are used as sets.
+    /// The names of the section's items, for sections that are used as sets.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.items.iter().map(|(name, _)| name.as_str())
     }
@@ -153,7 +153,7 @@ impl Section {
         item.map(|(_, item)| item)
     }
 
-    /// Its bytes. They may hold a private key, so they are wiped when dropped.
+    /// The bytes of the message. They may hold a private key, so they are wiped when dropped.
     ///
     /// # Errors
     /// [`MessageError::TooLong`].

@@ -230,7 +230,8 @@ fn a_peer_without_ed25519_has_ecdsa_keys() {
         peer("c", |peer| peer.state == PeerState::Established);
         ikes[0].configure(expecting(&of_b));
         peer("b", |peer| peer.state == PeerState::Established);
-        // Both keys come back where another program unloads them; without such a peer this one leaves.
+        // Both keys are loaded again when another program unloads them. Without a peer that needs it, the
+        // ECDSA key is removed.
         let keys = async |expected: usize| {
             let end = std::time::Instant::now() + LIMIT;
             loop {

@@ -27,9 +27,9 @@ fn rekey(socket: &Path) {
 #[derive(Clone, Copy)]
 enum Second {
     None,
-    /// It rekeys the same SAs, before it has heard of it.
+    /// It rekeys the same SAs before it has heard of the first rekeying.
     AtOnce,
-    /// It rekeys the new SAs when it has granted them, while the first one has no keys of them.
+    /// It rekeys the new SAs as soon as it has granted them, before the first host has their keys.
     ThatIsNew,
     /// Both rekey whatever is there, many times in a row: again and again before the protectors have taken charon's
     /// events.
@@ -39,7 +39,7 @@ enum Second {
 /// How many times a host rekeys in a row.
 const OFTEN: usize = 20;
 
-/// Tells the other threads that it is over when this is dropped.
+/// Makes the other threads stop when this is dropped.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {

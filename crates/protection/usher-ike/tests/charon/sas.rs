@@ -109,7 +109,7 @@ guest_test! {
         wait_for(&ike, "one class", only);
         let said = why_not(&ike.report(), 1);
         assert!(said.contains("`unlabelled encryption`"), "{said}");
-        // Both rekey it.
+        // Both hosts rekey the SAs.
         for (host, child) in [(a, "encryption"), (b, "any")] {
             let former = a.spis_to(b);
             host.swanctl(&["--rekey", "--child", child]);
@@ -239,7 +239,7 @@ guest_test! {
         });
         world.hosts[0].echo(Some(ENCRYPTION), address).expect("the SAs in force go on");
         assert_eq!(ike.report().peers[0].classes[0].spi_out, before);
-        // charon still believes in them.
+        // charon does not notice that the SAs are gone.
         world.hosts[0].ip("xfrm state flush");
         world.hosts[0].echo(Some(ENCRYPTION), address).expect("protected again");
         assert_eq!(*marks.lock(), [mark(ENCRYPTION); 2]);

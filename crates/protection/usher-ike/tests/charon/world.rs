@@ -351,7 +351,7 @@ impl Host {
         let words: Vec<&str> = listed.split_whitespace().collect();
         let spis = words.windows(2).filter(|pair| pair[0] == "spi");
         let spis = spis.map(|pair| pair[1].trim_start_matches("0x"));
-        // Where the kernel has asked for SAs, it has a place for them.
+        // Where the kernel has asked for an SA, it lists a placeholder with the SPI 0.
         spis.filter(|spi| *spi != "00000000")
             .map(str::to_owned)
             .collect()

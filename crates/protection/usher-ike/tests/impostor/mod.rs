@@ -101,7 +101,7 @@ impl Impostor {
     }
 }
 
-/// Until the other side leaves.
+/// Answers until the other side leaves.
 async fn serve(mut stream: UnixStream, faults: Faults, asked: Asked, loaded: Arc<Mutex<Loaded>>) {
     while let Some((kind, name, said)) = question(&mut stream).await {
         asked.lock().push((name.clone(), said.clone()));

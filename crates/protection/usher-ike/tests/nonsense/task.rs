@@ -234,7 +234,7 @@ async fn sas_that_are_too_old_are_rekeyed() {
     }
 }
 
-/// An answer that charon never gives stays an attempt that failed, with charon's words.
+/// charon refuses each attempt, and the report has charon's words.
 #[tokio::test]
 async fn a_failed_attempt_has_charon_s_words() {
     let impostor = Impostor::plausible();
@@ -440,7 +440,7 @@ fn sa() -> Section {
     sa_due_in(None)
 }
 
-/// The same, with SAs that are to be rekeyed in this many seconds.
+/// As [`sa`], with SAs that are to be rekeyed in this many seconds.
 fn sa_due_in(seconds: Option<&str>) -> Section {
     let mut child = Section::new()
         .value("name", "encryption")

@@ -11,12 +11,12 @@ use super::Pairs;
 use crate::sas::{ChildSa, KernelSas, Sas};
 
 impl Pairs {
-    /// The SAs among these that the kernel has asked for and does not have. charon makes no others while it
+    /// Those of these SAs that the kernel has asked for and does not have. charon makes no others while it
     /// has these. SAs that have come since the kernel asked are not lost. `class_of` names the class of a
     /// reqid. The kernel's SAs are listed once, and only if they are needed.
     ///
     /// # Errors
-    /// When they cannot be listed. What the kernel has asked for is looked at again the next time.
+    /// The kernel's SAs cannot be listed. What the kernel has asked for is looked at again the next time.
     pub(in super::super) fn lost<'s>(
         &mut self,
         sas: &'s Sas,
@@ -28,7 +28,7 @@ impl Pairs {
         let mut lost = Vec::new();
         for (pair, state) in &mut self.0 {
             if !state.is_up && !state.asked.is_empty() {
-                // charon has none any more either. The kernel asks once, and waits then.
+                // charon has no SAs any more either, and the kernel asks only once.
                 state.asked.clear();
                 state.need_now(now);
             }
@@ -170,7 +170,7 @@ mod tests {
     fn sas_end_if_the_kernel_has_lost_them() {
         let mut now = Instant::now();
         let mut pairs = pairs(true, now);
-        // They have come since it asked.
+        // The SAs have come since the kernel asked.
         assert_eq!(ends(&mut pairs, address(1), &[1, 0x00c0_ffee], now), 0);
         assert_eq!(pairs.due(now), None);
         for _ in 0..2 {
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(ends(&mut pairs, address(1), &[], now), 1, "the twin");
     }
 
-    /// They went at the same time, for another reason.
+    /// The SAs went from charon at the same time, for another reason.
     #[test]
     fn an_acquire_for_sas_that_are_gone_from_charon_too_counts() {
         let now = Instant::now();

@@ -86,7 +86,7 @@ impl Host {
         self.write_swanctl_conf_with(peer, algorithms, [&self.key, &peer.key]);
     }
 
-    /// The same, with these keys of both.
+    /// As [`Self::write_swanctl_conf`], with these keys of both hosts.
     pub fn write_swanctl_conf_with(&self, peer: &Self, algorithms: &str, keys: [&IkeKey; 2]) {
         let files = self.folder.path().join("swanctl");
         let write = |name: &str, bytes: &[u8]| {
@@ -167,7 +167,7 @@ impl Host {
         let (log, address) = (self.log(), format!(" and TS {}/32 ", self.addresses[0]));
         let made = log.lines().filter(|line| line.contains(&address));
         let made = made.filter(|line| line.contains(" established with SPIs "));
-        // The second line of one that it has granted.
+        // charon logs a second line about a pair that it has granted.
         made.filter(|line| !line.contains("outbound CHILD_SA"))
             .count()
     }

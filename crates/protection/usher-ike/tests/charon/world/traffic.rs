@@ -134,7 +134,8 @@ type Sent = (u64, u64);
 struct Counted {
     /// How many the kernel took.
     sent: u64,
-    /// How many calls it refused, because an SA ended after it had chosen it. They were repeated.
+    /// How many calls the kernel refused, because an SA ended after the kernel had chosen it. These calls
+    /// were repeated.
     refused: u64,
     /// Datagrams that were sent and have not arrived.
     lost: Vec<u64>,
