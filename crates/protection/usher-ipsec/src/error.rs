@@ -25,7 +25,7 @@ pub enum IpsecError {
     MaskInForce {
         /// The mask in force.
         former: u32,
-        /// The other one.
+        /// The mask of the policy.
         asked: u32,
     },
     /// More applications with rules of their own than the mask can tell apart.
@@ -49,7 +49,7 @@ pub enum IpsecError {
     TwoBlocks {
         /// A program, as the policy names it.
         one: ProgramName,
-        /// The other block's.
+        /// The other block's program.
         other: ProgramName,
     },
     /// A block claims the executable of Usher's daemons. They hold copies of other programs' sockets,

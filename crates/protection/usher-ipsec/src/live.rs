@@ -19,7 +19,7 @@ pub enum LiveTreatment {
     EachPacket,
     /// Without protection.
     Bypass,
-    /// Not at all.
+    /// They are dropped.
     Discard,
     /// By this class.
     Protect(Class, Level),

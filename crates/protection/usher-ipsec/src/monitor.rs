@@ -68,7 +68,7 @@ pub struct Monitor {
     identifier: Identifier,
     mask: MarkMask,
     pins: Option<Pins>,
-    /// Or the reason that this kernel does not accept it.
+    /// The programs that list sockets, or the reason that this kernel does not accept them.
     live: Result<Object, KernelError>,
     /// The reason that LSM programs do not see calls.
     unseen_calls: Option<String>,
@@ -196,12 +196,13 @@ impl Monitor {
         }
     }
 
-    /// Puts a policy in force, at once for all programs: its table is complete and in its place
-    /// before the generation goes up. With an error the former policy is in force. `programs` has
-    /// those of each application.
+    /// Puts a policy in force, at once for all programs: its table is complete and in its place before the
+    /// generation goes up. With an error the former policy is in force. `programs` has the executables of
+    /// each application.
     ///
-    /// Before that, sockets of programs that only this policy governs become theirs. Returns the number of
-    /// these sockets. On return no program decides by the former policy any more.
+    /// Before the policy comes into force, sockets of programs that only this policy governs become these
+    /// programs' own. Returns the number of these sockets. On return no program decides by the former policy
+    /// any more.
     pub(crate) fn fill(
         &self,
         applications: &[Application],

@@ -41,7 +41,7 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// For the SPD of the caller's network namespace.
+    /// Opens a socket for the SPD of the caller's network namespace.
     pub fn open() -> Result<Self, IpsecError> {
         let open = || {
             let mut socket = Socket::new(NETLINK_XFRM)?;
@@ -193,7 +193,7 @@ impl Channel {
         Ok(found)
     }
 
-    /// Sets it (XFRM_MSG_NEWAE). Returns false if there is no such SA.
+    /// Sets the lifetime of one SA (XFRM_MSG_NEWAE). Returns false if there is no such SA.
     pub fn set_lifetime(&mut self, id: UserSaId, lifetime: Lifetime) -> Result<bool, IpsecError> {
         let what = "set the lifetime of an SA";
         let set = XfrmMessage::NewAsyncEvent(NewAsyncEventMessage {
@@ -273,7 +273,7 @@ pub(crate) struct SaLifetime {
     pub lifetime: Lifetime,
 }
 
-/// Returns whether the kernel has no SA that was named.
+/// Returns whether the error means that the kernel does not have the named SA.
 fn is_gone(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
 }
@@ -340,7 +340,7 @@ pub enum Event {
     Acquire {
         /// This host's address, from which the packet goes.
         source: IpAddr,
-        /// The other host's.
+        /// The other host's address.
         peer: IpAddr,
         /// The request id of the class; see [`crate::reqid`].
         reqid: u32,
@@ -369,7 +369,7 @@ impl AsFd for Watcher {
 }
 
 impl Watcher {
-    /// For the caller's network namespace.
+    /// Begins to listen in the caller's network namespace.
     ///
     /// # Errors
     /// The kernel's error.
@@ -395,10 +395,10 @@ impl Watcher {
         Ok(self.take_of_others(None)?.events)
     }
 
-    /// The same, without the changes of the SPD that are not to be put back: `ours` tells this process's
-    /// own changes, and entries of other parties. Others could pass their changes off as this process's
-    /// own, so the SPD is to be compared from time to time without an event as well. After 1,024
-    /// messages the rest waits for the next call.
+    /// As [`Self::take`], without changes of the SPD that are not to be put back: by `ours`, this process's
+    /// own changes and those of other parties' entries are left out. Others could pass their changes off as
+    /// this process's own, so the SPD is to be compared from time to time without an event as well. After
+    /// 1,024 messages the rest waits for the next call.
     ///
     /// # Errors
     /// As [`Self::take`].

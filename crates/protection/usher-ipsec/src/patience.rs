@@ -46,12 +46,12 @@ type Followed = (Answer, Option<Trail>);
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
     pub by_path: BTreeMap<PathBuf, Answer>,
-    /// The trail of all paths. None: that of a path is unknown.
+    /// The trail of all paths. None: the trail of some path is unknown.
     pub trail: Option<Arc<Trail>>,
 }
 
-/// Follows paths by a thread of its own. One that hangs keeps its thread until the file system
-/// answers, and the next path gets another one.
+/// Follows paths by a thread of its own. A path that hangs keeps its thread until the file system answers,
+/// and the next path gets another thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Patience {
     state: Arc<Mutex<State>>,
@@ -178,7 +178,7 @@ impl State {
         if let Some(thread) = self.hanging.get(path) {
             match thread.answers.try_recv() {
                 Err(TryRecvError::Empty) => return Ok((Err(Errno::TIMEDOUT), None)),
-                // The answer is as old as the question: it is asked again.
+                // That answer is as old as its question, so the path is followed again.
                 Ok(_) | Err(TryRecvError::Disconnected) => self.hanging.remove(path),
             };
         }

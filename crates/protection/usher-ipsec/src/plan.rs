@@ -76,8 +76,8 @@ pub(crate) struct Signatures {
 }
 
 impl Signatures {
-    /// Those that an earlier process has left. A number that the mask does not hold, or that two rules have,
-    /// does not count.
+    /// The numbers that an earlier process has left. A number that the mask does not hold, or that two rules
+    /// have, does not count.
     pub fn left(numbers: BTreeMap<Digest, u32>, mask: MarkMask) -> Self {
         let mut owners: BTreeMap<u16, Vec<Digest>> = BTreeMap::new();
         for (digest, number) in numbers {
@@ -95,13 +95,13 @@ impl Signatures {
         }
     }
 
-    /// The number of each.
+    /// The number of each signature, by the digest of its rules.
     pub fn known(&self) -> &BTreeMap<Digest, u16> {
         &self.known
     }
 
-    /// The parts of all applications. Rules that had a signature keep it; others get one that the
-    /// policy in force does not use, and no open socket (`carried`), as long as there is one.
+    /// The parts of all applications. Rules that had a signature keep it. Others get one that neither the
+    /// policy in force nor an open socket (`carried`) uses, as long as there is one.
     pub fn plan(
         &mut self,
         tables: &Tables,
@@ -173,7 +173,7 @@ impl Signatures {
     }
 }
 
-/// Its form never changes: an earlier process's rules are found by it.
+/// The digest of rules. Its form never changes, because the rules of an earlier process are found by it.
 fn digest(networks: &Networks) -> Digest {
     let mut hash = Sha256::new();
     for (network, lines) in networks {
@@ -183,7 +183,7 @@ fn digest(networks: &Networks) -> Digest {
             IpNet::V4(network) => hash.update(network.addr().octets()),
             IpNet::V6(network) => hash.update(network.addr().octets()),
         }
-        // Only the last of them is of all ports, so it shows the end.
+        // Only the last line is of all ports, so it shows the end.
         for line in lines {
             hash.update(line.local.unwrap_or(0).to_be_bytes());
             hash.update(line.remote.unwrap_or(0).to_be_bytes());

@@ -35,7 +35,7 @@ pub(crate) struct Programs {
     refused: Vec<Refused>,
     unread: Vec<PathBuf>,
     patience: Patience,
-    /// The trail of all paths. None: that of a path is unknown.
+    /// The trail of all paths. None: the trail of some path is unknown.
     trail: Option<Arc<Trail>>,
     /// A look-up at [`Occasion::Follow`] has found no change. While no step of the trail changes, the
     /// next one would find none either.
@@ -363,7 +363,7 @@ impl Programs {
             };
             let found = match answers.get(&path).cloned() {
                 Some(Ok(found)) => found,
-                // The block waits for it.
+                // The block waits for the file.
                 Some(Err(Errno::NOENT)) => continue,
                 Some(Err(Errno::AGAIN)) | None => {
                     refuse(&path, Reason::Late);
@@ -504,7 +504,7 @@ fn owner(claims: &[Claim], occasion: Occasion) -> Result<Option<usize>, IpsecErr
         return Ok(Some(first.block));
     };
     match (first.reach, occasion) {
-        // It is at no path of theirs any more, and what runs from it stays governed.
+        // The file is at no path of these blocks any more, and what runs from it stays governed.
         (Reach::Former | Reach::InForce, _) => Ok(Some(first.block)),
         (Reach::ByRoot, Occasion::Apply) => Err(IpsecError::TwoBlocks {
             one: first.program.clone(),

@@ -85,7 +85,7 @@ fn state(pins: &Pins) -> Option<IpsecState> {
     Some(state_table(pins)?.1)
 }
 
-/// The table with it.
+/// The table with the state, and the state.
 fn state_table(pins: &Pins) -> Option<(Table<u32, IpsecState>, IpsecState)> {
     let table = pins.table(STATE).ok().flatten()?;
     let state = table.get(&0).ok().flatten()?;

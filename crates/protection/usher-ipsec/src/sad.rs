@@ -25,7 +25,8 @@ pub struct Sa {
     pub spi: u32,
     /// The bytes that it has carried.
     pub bytes: u64,
-    /// When it was made, in seconds since 1970; when it was first used, if it has a place ([`Sad::place`]).
+    /// When the SA was made, or, if it has a place ([`Sad::place`]), when it was first used; in seconds since
+    /// 1970.
     pub since: u64,
 }
 
@@ -85,7 +86,7 @@ impl Sas {
     }
 }
 
-/// The sender and the receiver of an SA of a class. None: it is not one.
+/// The sender and the receiver of an SA of a class. None: the SA is incomplete, or not of a class.
 fn ends(info: &UserSaInfo, attributes: &[u16]) -> Option<(IpAddr, IpAddr)> {
     const ALGORITHMS: [u16; 4] = [
         XFRMA_ALG_AUTH,
@@ -109,7 +110,7 @@ pub struct Sad {
 }
 
 impl Sad {
-    /// Those of the caller's network namespace.
+    /// The SAs of the caller's network namespace.
     ///
     /// # Errors
     /// The kernel's error.

@@ -83,7 +83,7 @@ impl Demands {
         self.0.insert(service, both(former, demand));
     }
 
-    /// Returns whether there is none.
+    /// Returns whether there are no demands.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -42,7 +42,7 @@ pub enum Action {
 pub struct Selected {
     /// Packets that come in. Else: that go out.
     pub inbound: bool,
-    /// Packets to these addresses; of those that come in, from them.
+    /// Outgoing packets to these addresses, or incoming packets from them.
     pub destination: IpNet,
     /// The port on this host; none: any.
     pub local_port: Option<u16>,
@@ -61,7 +61,7 @@ pub struct Selected {
 pub struct Entry {
     /// The lower, the earlier.
     pub priority: u32,
-    /// None: of a form that this version never makes.
+    /// None: the entry has a form that this version never makes.
     pub action: Option<Action>,
 }
 

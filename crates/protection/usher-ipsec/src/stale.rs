@@ -94,19 +94,19 @@ impl Stale {
         Self(formers)
     }
 
-    /// The numbers.
+    /// The numbers of the former signatures.
     pub fn numbers(&self) -> BTreeSet<u16> {
         self.0.keys().copied().collect()
     }
 
-    /// Their entries.
+    /// The entries of the former signatures.
     pub fn entries(&self) -> Entries {
         let formers = self.0.values();
         formers.flat_map(|former| former.entries.clone()).collect()
     }
 
-    /// Forgets those that no socket has carried at two listings in a row. `carried` has the marks that
-    /// this listing has found. Returns the entries of those that are forgotten.
+    /// Forgets the signatures that no socket has carried at two listings in a row. `carried` has the marks
+    /// that this listing has found. Returns the entries of the forgotten signatures.
     pub fn listed(&mut self, carried: &BTreeSet<u32>, mask: MarkMask) -> Entries {
         let carried: BTreeSet<u32> = carried
             .iter()
@@ -128,7 +128,7 @@ impl Stale {
     }
 }
 
-/// The entry of a former signature in place of one in force.
+/// The entry of a former signature, made from one that was in force: it refuses no packet.
 fn passing(mut entry: Entry) -> Entry {
     if entry.action == Some(Action::Block) {
         entry.action = Some(Action::Allow);
@@ -136,8 +136,8 @@ fn passing(mut entry: Entry) -> Entry {
     entry
 }
 
-/// Entries that replace those of a class that refuses packets, which decides about all other packets. A
-/// mandatory class refuses them where there is no peer; the entries of its peers come before these.
+/// Entries for all other packets, in place of those of a class that refuses packets. A mandatory class
+/// refuses them where there is no peer; the entries of its peers come before these.
 fn of_remaining(application: &Application, mask: MarkMask) -> Entries {
     let mut entries = Entries::new();
     let of_family = |ipv4| {

@@ -27,8 +27,8 @@ pub struct Sysctls {
 }
 
 impl Sysctls {
-    /// Sets them. Their former values go into the file `record` first, unless an earlier process
-    /// left it: then those in it are the former ones.
+    /// Sets the sysctls. Their former values go into the file `record` first, unless an earlier process left
+    /// it: then the values in it are the former ones.
     ///
     /// # Errors
     /// [`IpsecError::Sysctl`] names the file. Some are set then.
@@ -39,8 +39,8 @@ impl Sysctls {
         Ok(sysctls)
     }
 
-    /// Those that an earlier process has set and not restored, as the file `record` says; none: it did
-    /// not, or has restored them.
+    /// The sysctls that an earlier process has set and not restored, as the file `record` says; none if there
+    /// are none.
     ///
     /// # Errors
     /// [`IpsecError::Sysctl`].
@@ -80,7 +80,7 @@ impl Sysctls {
         Ok(())
     }
 
-    /// Those that have another value now: somebody else has set them.
+    /// The sysctls that have another value now: somebody else has set them.
     ///
     /// # Errors
     /// [`IpsecError::Sysctl`].
@@ -95,7 +95,7 @@ impl Sysctls {
         Ok(changed)
     }
 
-    /// Gives all of them their former values.
+    /// Gives all sysctls their former values.
     ///
     /// # Errors
     /// [`IpsecError::Sysctl`]; the file stays then.

@@ -73,7 +73,8 @@ impl Masters {
         }
     }
 
-    /// Returns whether they can make a file of this owner count: no account can for another's file.
+    /// Returns whether these accounts can make a file of this owner count. None can do so for another
+    /// account's file.
     pub fn may_name(self, owner: u32) -> bool {
         match self {
             Self::Root => true,
@@ -108,7 +109,7 @@ pub(crate) struct Trail {
     is_torn: bool,
 }
 
-/// None: there was nothing.
+/// None: nothing was at the path.
 type Step = Option<Properties>;
 
 /// The properties by which a file, link or folder counts.
@@ -126,7 +127,7 @@ struct Properties {
 }
 
 impl Properties {
-    /// `writers` finds them, for a folder.
+    /// The properties of a file, link or folder. `writers` finds the accounts that may write to a folder.
     fn of(about: &Stat, writers: impl FnOnce() -> Writers) -> Self {
         let is_folder = FileType::from_raw_mode(about.st_mode) == FileType::Directory;
         let changed = (about.st_ctime, about.st_ctime_nsec.cast_signed());
@@ -147,7 +148,7 @@ impl Trail {
         self.is_torn |= former.is_some_and(|former| former != step);
     }
 
-    /// Adds the steps of another one.
+    /// Adds the steps of another trail.
     pub fn extend(&mut self, other: Self) {
         self.is_torn |= other.is_torn;
         for (path, step) in other.steps {
@@ -212,7 +213,7 @@ fn walk(path: &Path, trail: &mut Trail) -> Result<Found, Errno> {
     let mut masters = Masters::Root;
     let mut links = 0;
     while let Some(name) = names.pop_front() {
-        // A file has no entries, and the kernel says so below.
+        // Only a folder has entries: the kernel refuses to open a name in a file below.
         masters = masters.and(of_folder.unwrap_or(Masters::Several));
         let path = passed.join(&name);
         let next = open_in_folder(&here, &name).inspect_err(|_| trail.add(path.clone(), None))?;

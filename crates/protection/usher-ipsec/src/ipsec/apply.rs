@@ -101,7 +101,7 @@ impl Ipsec {
             }
             programs.push(identities);
         }
-        // Before sockets get these numbers, so that no later process gives them to other rules.
+        // The numbers are kept before sockets get them, so that no later process gives them to other rules.
         let numbers = next.signatures.known();
         let remembered = self.monitor.add_signatures(numbers);
         let demanded = remembered.and_then(|()| self.demand(&next.demands));

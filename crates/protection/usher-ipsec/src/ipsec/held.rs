@@ -52,7 +52,7 @@ impl Ipsec {
         Ok(())
     }
 
-    /// The same for many peers; those that are held already stay so.
+    /// As [`Self::hold`], for many peers; those that are held already stay so.
     ///
     /// # Errors
     /// As [`Self::hold`]; some are held then.

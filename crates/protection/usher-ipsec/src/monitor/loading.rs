@@ -18,13 +18,13 @@ pub(super) static CODE: Code = code!("usher_ipsec", "monitor");
 /// The programs at packets.
 pub(super) static PACKETS: Code = code!("usher_packets", "packets");
 
-/// Not attached: run when sockets are listed.
+/// The programs that are run when sockets are listed. They are not attached.
 pub(super) static LIVE: Code = code!("usher_live", "live");
-/// Its programs.
+/// The programs of [`LIVE`].
 pub(super) const LISTS: &str = "lists";
 pub(super) const PREPARES: &str = "prepares";
 pub(super) const MARKS: &str = "marks";
-/// Its table of the control group below which programs are governed.
+/// The table of [`LIVE`] with the control group below which programs are governed.
 const REACH_NUMBER: &str = "reach_number";
 /// The tables that all objects have.
 pub(super) const SHARED: [&str; 8] = [
@@ -52,9 +52,9 @@ pub(super) static SCRIPTS: Code = code!("usher_scripts", "scripts");
 pub(super) static CALLS: Code = code!("usher_calls", "calls");
 /// The reason that LSM programs do not run, where the settings say so.
 pub const SWITCHED_OFF: &str = "switched off by --without-lsm";
-/// Their table of the control group below which they act.
+/// The table of [`CALLS`] with the control group below which its programs act.
 const REACH: &str = "reach";
-/// Their constant: 1 if that control group is the root.
+/// The constant of [`CALLS`] that is 1 if that control group is the root.
 const REACHES_ALL: &str = "reaches_all";
 /// The kernel's number of the root of control groups.
 const ROOT_GROUP: u64 = 1;
@@ -91,7 +91,8 @@ pub(super) const PINNED: [&str; 10] = [
     EXECUTION_COUNT,
 ];
 
-/// Tables are shared, so LSM programs and the programs of the cgroup use each other's results.
+/// Loads the LSM programs at calls. They share the tables of the cgroup's programs, so each uses the other's
+/// results.
 pub(super) fn load_calls(monitor: &Object, cgroup: &Path) -> Result<Object, KernelError> {
     let hooks = Hooks::of_kernel()?;
     let only_hooks = |_: &str, hook: &str| Ok::<_, KernelError>(hooks.has(hook));

@@ -42,7 +42,7 @@ pub(super) struct KnownPlaces(BTreeMap<Stream, BTreeMap<u32, u64>>);
 pub struct OutboundSa {
     /// Its receiver.
     pub to: IpAddr,
-    /// Its number there.
+    /// Its SPI.
     pub spi: u32,
     /// Its protocol is AH. Else: ESP.
     pub is_ah: bool,
@@ -161,7 +161,7 @@ impl Sad {
                 }
             }
         })?;
-        // Those that an earlier process has given.
+        // Places that an earlier process has given.
         for (stream, sa, lifetime) in kept {
             self.know(stream, sa, lifetime.add_time);
         }

@@ -185,7 +185,7 @@ struct Peers<'a> {
 }
 
 impl Peers<'_> {
-    /// The class number for a peer where the policy says this one.
+    /// The class number for a peer where the policy has `number`: the mandatory level's if the peer is held.
     fn number(self, number: u8, peer: IpAddr) -> u8 {
         match Class::of_mark(number) {
             Some((class, _)) if self.held.contains(&(class, peer)) => class.mark(Level::Mandatory),

@@ -37,7 +37,7 @@ tests! {
             ("a raw socket that lies about its peer", format!(
                 "s = socket.socket(2, 3, 255); {header}; s.sendto(struct.pack('!BBHHHBBH', 0x45, 0, 28, 1, 0, 64, 17, 0) + ends + bytes(8), ('10.1.0.3', 0))"
             )),
-            // Its "ports" are bytes of its own choice.
+            // In place of ports, such a fragment has bytes that the program chooses.
             ("a fragment after the first", format!(
                 "s = socket.socket(2, 3, 255); {header}; s.sendto(struct.pack('!BBHHHBBH', 0x45, 0, 28, 1, 1, 64, 17, 0) + ends + bytes(8), ('10.1.0.2', 0))"
             )),
@@ -46,7 +46,7 @@ tests! {
         }
     }
 
-    /// It counts as plaintext, whatever its protocol says.
+    /// What a raw socket sends counts as plaintext, whatever its protocol says.
     // Threat model: P20
     fn a_raw_socket_does_not_pass_for_an_sa(world) {
         let mut ipsec = open(world);
@@ -106,7 +106,7 @@ s.sendto(header + struct.pack('!HHHH', 5, 53, 0, 0), ('10.1.0.2', 0))";
         ipsec.apply(&with_an_optional_port("fd01::/64")).unwrap();
         let (mut governed, mut other, mut peer) = (Actor::governed(), Actor::other(), Actor::peer());
         peer.run("seen = capture('cable')");
-        // Without its entries, which would drop most of it before.
+        // Without Usher's entries of the SPD, which would drop most packets before the monitor sees them.
         run("ip", &["xfrm", "policy", "flush"]);
         // Of each header but the first, the one before it says the kind.
         for actor in [&mut governed, &mut other] {

@@ -108,8 +108,8 @@ tests! {
         a.run("s.send(b'y')");
         assert_eq!(b.run("r = u.recv(9)"), "b'y'");
         left(ENCRYPTED[0], "after a restart");
-        // To its own peer no call fails; to another port it goes by the policy in force, and what was
-        // begun by the former one is refused.
+        // To the socket's own peer no call fails. A datagram to another port is treated by the policy in
+        // force, and one that was begun under the former policy is refused.
         a.run("v = udp(); v.connect(('10.1.0.2', 21))");
         ipsec.apply(&policy(25, ENCRYPTION)).unwrap();
         assert_eq!(a.errno("v.sendto(b'y', ('10.1.0.2', 21))"), 0);

@@ -134,7 +134,7 @@ tests! {
             maker.run("s = udp()");
             pass(&mut maker, "s", &mut governed);
             governed.run("s = socket.socket(fileno=f)");
-            // The first corrects the mark.
+            // The first datagram corrects the mark.
             governed.errno(&send.replace("TO", "'10.1.0.3'"));
             governed.run(&send.replace("TO", "'10.1.0.3'"));
             assert_eq!(peer.run("r = v.recv(9)"), "b'x'", "{send}");

@@ -140,7 +140,7 @@ tests! {
         for _ in 0..3 {
             assert!(carries(&mut ipsec));
         }
-        // Its next call has another mark.
+        // At its next call the socket gets another mark.
         governed.run("u.sendto(b'x', ('10.1.0.3', 9))");
         assert_ne!(governed.number("mark(u)"), former);
         assert!(carries(&mut ipsec), "one listing may have missed it");

@@ -19,7 +19,7 @@ tests! {
         ipsec.hold(ENCRYPTION, peer_address).unwrap();
         assert_eq!(peer.in_vain(connect), libc::ETIMEDOUT);
         assert_ne!(governed.in_vain(to_peer), 0);
-        // Another peer is not.
+        // Another peer is not held.
         assert_eq!(peer.errno(&connect.replace("0.2", "0.3")), 0);
         assert!(ipsec.let_go(ENCRYPTION, peer_address).unwrap());
         assert_eq!(peer.errno(connect), 0);
@@ -41,7 +41,7 @@ tests! {
         assert!(refused.to_string().contains("mandatory"));
         assert_eq!(ipsec.wanted().len(), entries);
         assert_eq!(ipsec.put_back().unwrap(), 0);
-        // With room it is.
+        // With room the peer is held.
         assert!(ipsec.let_go(ENCRYPTION, peer(0)).unwrap());
         assert!(ipsec.hold(ENCRYPTION, peer(ROOM)).unwrap());
     }
@@ -69,7 +69,8 @@ tests! {
         assert_eq!(peer.in_vain(connect), libc::ETIMEDOUT);
         // One of them leaves the policy.
         assert_eq!(ipsec.retain_held(|_, peer| peer != one).unwrap(), 1);
-        // Its entries, by class and by signature, are those of an optional peer again.
+        // The entries of the peer that was let go, by class and by signature, are those of an optional peer
+        // again.
         let let_go = ipsec.spd_entries().unwrap();
         let of = |(selected, entry): (&usher_ipsec::Selected, &usher_ipsec::Entry)| (*selected, entry.action);
         let changed: Vec<_> = let_go.iter().filter(|(selected, entry)| entries[*selected] != **entry).map(of).collect();

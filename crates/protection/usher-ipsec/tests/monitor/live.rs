@@ -35,7 +35,7 @@ tests! {
         // Other programs' sockets stay theirs.
         assert_eq!(other.run("r = u.recv(9)"), "b'x'");
         assert_eq!(peer.errno(&connect(81)), 0);
-        // Their packets get the mark.
+        // A send gives the datagram socket its mark.
         governed.errno("u.sendto(b'x', ('10.1.0.2', 9))");
         assert_eq!(governed.number("mark(u)"), SIGNED | DISCARD);
         // A connection that a governed program makes is listed with its class.
@@ -69,7 +69,7 @@ tests! {
         let all = [named(UnheldReason::Kind, 2), named(UnheldReason::Mark, 1)];
         assert_eq!(reasons(&ipsec), all);
         assert_eq!(governed.errno("u.send(b'x')"), EPERM);
-        // Connected again, it has its mark; and so do those that are made now.
+        // The socket has its mark once it is connected again, and so have sockets that are made now.
         governed.run("u.connect(('10.1.0.2', 9)); v = udp(); v.connect(('10.1.0.2', 9))");
         ipsec.adopt().unwrap();
         assert_eq!(reasons(&ipsec), all[..1]);
@@ -134,11 +134,11 @@ tests! {
             governed.run(clear);
             assert_eq!(unheld(&mut ipsec), 0);
             assert_ne!(governed.errno("a.send(b'x')"), EPERM);
-            // It is that of sockets that are connected now.
+            // The mark is that of sockets that are connected now.
             governed.run(&make("e, f, g, h"));
             let fresh = marks_of(&mut governed, "e, f, g");
             assert_eq!(marks_of(&mut governed, "a, b, c"), fresh);
-            // Traffic that needs none, and other programs, get none.
+            // Sockets whose traffic needs no mark, and those of other programs, get none.
             assert_eq!(marks_of(&mut governed, "d,"), "'0'");
             other.run(clear);
             assert_eq!(marks_of(&mut other, "a, b, c, d"), "'0 0 0 0'");
@@ -192,7 +192,7 @@ d = tcp(6); d.connect(('::ffff:10.1.0.2', 80))"
             (To::Trusted, BYPASS),
             (optional(AUTHENTICATION), mark(AUTHENTICATION, Level::Optional)),
             (mandatory(AUTHENTICATION), mark(AUTHENTICATION, Level::Mandatory)),
-            // Its packets leave as before.
+            // The packets of the connection leave as before.
             (optional(AUTHENTICATION), mark(AUTHENTICATION, Level::Mandatory)),
             (To::Untrusted, DISCARD),
         ] {

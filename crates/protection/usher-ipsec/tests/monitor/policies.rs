@@ -71,7 +71,7 @@ tests! {
         governed.errno("s.sendall(b'x')");
         assert_eq!(peer.errno("c.settimeout(2); c.recv(1)"), libc::ETIMEDOUT);
         ipsec.apply(&tables(&[(GOVERNED, vec![("10.1.0.0/24", To::Trusted)])])).unwrap();
-        // The first corrects the mark.
+        // The first datagram corrects the mark.
         governed.errno("u.sendto(b'x', ('10.1.0.2', 9))");
         governed.run("u.sendto(b'x', ('10.1.0.2', 9))");
         assert_eq!(peer.run("u.settimeout(60); r = u.recv(1)"), "b'x'");

@@ -71,7 +71,7 @@ assert libc.mount(b'dead', b'/mnt/dead', b'fuse', 0, options) == 0, ctypes.get_e
         // One second for the first of them alone.
         assert!(begun.elapsed() < std::time::Duration::from_secs(15));
         assert_eq!(Actor::governed().number("mark(udp())"), SIGNED | DISCARD);
-        // It answers now, with an error.
+        // The file system answers now, with an error.
         server.run("os.close(f)");
         eventually("the path is followed again", || {
             ipsec.apply(&policy).unwrap().refused[0].reason != Reason::Hangs
@@ -161,7 +161,7 @@ assert libc.mount(b'dead', b'/mnt/dead', b'fuse', 0, options) == 0, ctypes.get_e
             assert_eq!(applied.refused[0].reason, Reason::Replaceable, "{path}");
             assert_eq!(applied.missing.len(), 1, "{path}");
             assert!(!is_governed(&mut governed), "{path}");
-            // His own file counts.
+            // Bob's own file counts.
             bob(GOVERNED);
             assert_eq!(ipsec.follow_programs().unwrap().unwrap().refused, [], "{path}");
             assert!(is_governed(&mut governed), "{path}");

@@ -97,7 +97,7 @@ tests! {
         assert_eq!(run_by(&mut three, &[OTHER, "-c", PRINT], ""), 0);
         script("/mnt/print", PYTHON, PRINT);
         assert_eq!(run_by(&mut one, &[OTHER, "/mnt/print"], ""), 0);
-        // Its policy is that of its block.
+        // A script's policy is that of its block.
         one.errno("u = udp(); u.sendto(b'forged', ('10.1.0.2', 9))");
         two.run("u = udp(); u.sendto(b'trusted', ('10.1.0.2', 9))");
         assert_eq!(peer.run("r = u.recv(9)"), "b'trusted'");
@@ -274,21 +274,21 @@ tests! {
         for path in [ONE, TWO] {
             acting(path, PYTHON);
         }
-        // No policy named it when it was executed.
+        // No policy named the script when this process executed it.
         let mut older = Actor::at(ONE);
         ipsec.apply(&both()).unwrap();
         assert_eq!(older.number("mark(udp())"), 0);
         let [of_one, _] = marks();
         let mut one = Actor::at(ONE);
         assert_eq!(one.number("mark(udp())"), of_one);
-        // A policy without it, and with it again.
+        // A policy without the script, and one with it again.
         ipsec.apply(&secure()).unwrap();
         assert_eq!(one.number("mark(udp())"), 0);
         ipsec.apply(&both()).unwrap();
         // Sockets may carry the former mark, so the block has another one now.
         let [of_one, _] = marks();
         assert_eq!(one.number("mark(udp())"), of_one);
-        // Another file takes its place, and no one has looked yet.
+        // Another file takes the script's place, and nothing has looked it up yet.
         acting("/mnt/new", PYTHON);
         std::fs::rename("/mnt/new", ONE).unwrap();
         let mut latter = Actor::at(ONE);

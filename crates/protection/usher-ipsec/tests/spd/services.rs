@@ -22,7 +22,7 @@ fn reached() -> Tables {
     tables
 }
 
-/// The same at port 143 of this host.
+/// Port 143 of this host, over encrypted connections only.
 fn served() -> Tables {
     let service = ProtectedService {
         port: 143,

@@ -74,7 +74,7 @@ fn policies(of: impl Fn(usher_protection::Class) -> To) -> [usher_protection::Ta
 }
 
 fn forget(ipsec: &mut Ipsec) {
-    // First, because a packet that waits there asks again.
+    // The SPD first, because a packet that waits at one of its entries asks again.
     shell("ip xfrm policy flush; ip xfrm state flush");
     ipsec.put_back().unwrap();
 }

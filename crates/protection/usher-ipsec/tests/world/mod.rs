@@ -440,7 +440,7 @@ pub fn settings(world: &World) -> Settings {
         cgroup: world.cgroup.clone(),
         pins: None,
         mask: MarkMask::default(),
-        // They hold for the whole kernel, so only a virtual machine's may have them.
+        // LSM programs run for the whole kernel, so only a virtual machine loads them.
         lsm: std::env::var_os("USHER_VM").is_some(),
         daemons: "/proc/self/exe".into(),
         sysctls: Some("/mnt/sysctls".into()),
