@@ -16,11 +16,11 @@ words! {
         /// Encryption by AES-256-GCM or ChaCha20-Poly1305, authentication by AES-256-GMAC or by ESP NULL
         /// with HMAC-SHA-256, keys by X25519: what the two hosts both have.
         Standard = "standard",
-        /// The same, and the key exchange is a hybrid one, which a quantum computer cannot break
-        /// later. A host that has none is refused.
+        /// As `standard`, with a hybrid key exchange, which a quantum computer cannot break later. A host
+        /// that has none is refused.
         Strong = "strong",
-        /// Authentication by AH (RFC 4302) with HMAC-SHA-256, keys by X25519. It authenticates the
-        /// addresses too, so it does not pass NAT. There is no such encryption.
+        /// Authentication by AH (RFC 4302) with HMAC-SHA-256, keys by X25519. It authenticates the addresses
+        /// too, so it does not pass NAT. AH does not encrypt.
         Ah = "ah",
     }
 
@@ -34,7 +34,7 @@ words! {
 }
 
 impl Kind {
-    /// Returns whether traffic of this kind is also of another one: encryption is also authenticated.
+    /// Returns whether this kind includes the other one: encryption includes authentication.
     pub fn includes(self, other: Self) -> bool {
         self == other || self == Self::Encryption
     }
@@ -72,8 +72,8 @@ impl Class {
         Self { kind, profile }
     }
 
-    /// Its number, from 0 on: its place in [`Class::ALL`]. It belongs to the class, not to a policy,
-    /// so that SAs outlive a change of the policy.
+    /// The number of the class, from 0 on: its place in [`Class::ALL`]. The number belongs to the class, not
+    /// to a policy, so that SAs outlive a change of the policy.
     pub const fn number(self) -> u8 {
         match (self.kind, self.profile) {
             (Kind::Encryption, Profile::Standard | Profile::Ah) => 0,
@@ -107,7 +107,7 @@ impl Class {
         Some((class, level))
     }
 
-    /// Its name, as IKE children and messages have it: `encryption`, `authentication-strong`,
+    /// The name of the class, as IKE children and messages have it: `encryption`, `authentication-strong`,
     /// `authentication-ah`.
     pub fn name(self) -> &'static str {
         match (self.kind, self.profile) {

@@ -174,7 +174,7 @@ impl Prefixes {
         self.in_order.push((prefix, treatment));
     }
 
-    /// In their order, without those that say the same as the next one around them.
+    /// The prefixes in their order, without those that say the same as the next larger one around them.
     fn into_needed(mut self) -> Vec<(IpNet, Treatment)> {
         // A network comes right before those inside of it.
         self.in_order.sort_unstable();

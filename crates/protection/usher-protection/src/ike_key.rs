@@ -20,7 +20,7 @@ words! {
 }
 
 impl IkeAlgorithm {
-    /// The command that makes a key of it on a host, and writes its public line beside it.
+    /// The command that makes a key of this algorithm on a host, and writes its public line beside it.
     #[must_use]
     pub fn command(self) -> &'static str {
         match self {
@@ -82,8 +82,8 @@ impl IkePublicKey {
         Self(Key::Ed25519(bytes))
     }
 
-    /// An ECDSA key: a point of P-256, both coordinates (SEC 1, section 2.3.3). None: it is not one of the curve,
-    /// or written in another way.
+    /// An ECDSA key: a point of P-256, both coordinates (SEC 1, section 2.3.3). None: the bytes are no point
+    /// of the curve, or are written in another form.
     #[must_use]
     pub fn ecdsa_p256(point: &[u8]) -> Option<Self> {
         let (first, coordinates) = point.split_first()?;
@@ -92,7 +92,7 @@ impl IkePublicKey {
         is_one.then_some(Self(Key::EcdsaP256(coordinates)))
     }
 
-    /// Its algorithm.
+    /// The key's algorithm.
     #[must_use]
     pub fn algorithm(&self) -> IkeAlgorithm {
         match self.0 {
@@ -101,7 +101,7 @@ impl IkePublicKey {
         }
     }
 
-    /// The content of the BIT STRING of its SubjectPublicKeyInfo: the key alone.
+    /// The content of the BIT STRING of the key's SubjectPublicKeyInfo: the key alone.
     #[must_use]
     pub fn to_bytes(self) -> Vec<u8> {
         match self.0 {
@@ -110,7 +110,7 @@ impl IkePublicKey {
         }
     }
 
-    /// Its SubjectPublicKeyInfo, in DER.
+    /// The key's SubjectPublicKeyInfo, in DER.
     #[must_use]
     pub fn to_spki(self) -> Vec<u8> {
         let prefix = match self.0 {

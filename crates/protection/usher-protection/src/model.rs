@@ -127,7 +127,7 @@ const ALL_V6: [IpAddr; 2] = [
 ];
 
 impl Application {
-    /// The classes by which it has traffic protected, as far as its names have addresses.
+    /// The classes that the block demands, as far as its names have addresses.
     pub fn classes(&self, names: &Names) -> BTreeSet<Class> {
         let networks = self.deciding(names).networks.into_iter();
         let protections = networks.filter_map(|(network, _)| match &network.network_type {
@@ -188,7 +188,7 @@ impl Application {
         self.deciding(names).traffic(peer, local, remote).0
     }
 
-    /// The name of its first program, by which messages call it.
+    /// The name of the block's first program, by which messages call the block.
     pub fn name(&self) -> String {
         let first = self.programs.first();
         first.map(ToString::to_string).unwrap_or_default()
@@ -249,7 +249,7 @@ impl<'p> Deciding<'p> {
 }
 
 impl Network {
-    /// Its name, if that has to be looked up: neither addresses nor a `host` block say what it is.
+    /// The network's name, if that has to be looked up: neither addresses nor a `host` block say what it is.
     pub fn name_to_look_up(&self) -> Option<&HostName> {
         match &self.peers {
             Peers::Name(name) if self.addresses.is_empty() => Some(name),
@@ -257,14 +257,15 @@ impl Network {
         }
     }
 
-    /// Returns whether its machines are unknown, so that a later network must not decide about them.
+    /// Returns whether the network's machines are unknown, so that a later network must not decide about
+    /// them.
     fn may_be_anyone(&self, names: &Names) -> bool {
         let is_unanswered = |name| names.get(name).is_none();
         self.network_type != NetworkType::Trusted
             && self.name_to_look_up().is_some_and(is_unanswered)
     }
 
-    /// The treatment of traffic with its machines until its name is answered, for people.
+    /// The treatment of traffic with the network's machines until its name is answered, for people.
     pub fn meanwhile(&self) -> &'static str {
         match self.network_type {
             NetworkType::Trusted => "the networks after it decide",
@@ -276,7 +277,7 @@ impl Network {
 }
 
 impl Protection {
-    /// The items that decide about some ports, because those before leave them some.
+    /// The items to which the items before them leave some ports to decide about.
     pub fn deciding(&self) -> Vec<&ProtectionItem> {
         let mut covered = PortPairs::default();
         let mut deciding = Vec::new();
@@ -299,12 +300,12 @@ impl Protection {
 }
 
 impl ProtectionItem {
-    /// Its class.
+    /// The class of the item.
     pub fn class(&self) -> Class {
         Class::new(self.kind, self.profile)
     }
 
-    /// Its ports, local and remote.
+    /// The ports of the item, local and remote.
     pub(crate) fn ports(&self) -> (Option<u16>, Option<u16>) {
         (
             self.local.map(NonZeroU16::get),

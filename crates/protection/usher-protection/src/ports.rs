@@ -14,7 +14,7 @@ pub struct PortPairs {
     /// Remote ports with every local port.
     columns: BTreeSet<u16>,
     points: BTreeSet<(u16, u16)>,
-    /// The same, remote port first.
+    /// `points`, remote port first.
     turned: BTreeSet<(u16, u16)>,
 }
 

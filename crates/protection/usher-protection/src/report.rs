@@ -30,7 +30,7 @@ pub struct PeerReport {
     pub address: IpAddr,
     /// The progress of the hosts in authenticating each other.
     pub state: PeerState,
-    /// When they have, in seconds since 1970.
+    /// When the hosts authenticated each other, in seconds since 1970.
     pub since: Option<u64>,
     /// The algorithms of the IKE SA.
     pub algorithms: Option<String>,
@@ -69,7 +69,7 @@ pub struct ClassReport {
     pub spi_out: Option<String>,
     /// Bytes that came in by all its pairs.
     pub bytes_in: u64,
-    /// Bytes that went out by them.
+    /// Bytes that went out by all its pairs.
     pub bytes_out: u64,
     /// The reason that it cannot be negotiated.
     pub why_not: Option<String>,

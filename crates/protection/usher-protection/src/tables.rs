@@ -118,7 +118,7 @@ impl Tables {
         let demanded = services.iter().flat_map(|service| &service.classes);
         let reached = destinations.iter().map(|destination| &destination.class);
         for &class in demanded.chain(reached) {
-            // Behind the others: items have their indices.
+            // Added behind the other classes, because items refer to classes by index.
             let wanted = (class, Level::Mandatory);
             if !self.classes.contains(&wanted) {
                 self.classes.push(wanted);
@@ -168,7 +168,7 @@ impl Tables {
 }
 
 impl Item {
-    /// Returns whether it has both ports.
+    /// Returns whether the item has both ports.
     pub fn fits(&self, local_port: u16, remote_port: u16) -> bool {
         let fits = |own: Option<NonZeroU16>, port| own.is_none_or(|own| own.get() == port);
         fits(self.local_port, local_port) && fits(self.remote_port, remote_port)

@@ -295,8 +295,8 @@ type Range<'p> = (IpAddr, IpAddr, usize, &'p Place);
 #[derive(Default)]
 struct Ranges<'p>(Vec<Range<'p>>);
 
-/// Ranges by their first address. Each has, of the ranges up to it, those of two blocks that reach
-/// furthest: so one search finds a range that overlaps and is another block's.
+/// Ranges by their first address. Each entry also has, of the ranges up to it, those of two blocks that reach
+/// furthest. So one search finds an overlapping range of another block.
 struct Index<'p>(Vec<(IpAddr, [Option<Range<'p>>; 2])>);
 
 impl<'p> Ranges<'p> {

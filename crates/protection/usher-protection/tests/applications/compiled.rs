@@ -37,7 +37,7 @@ fn walk(block: &Application, names: &Names, peer: IpAddr, local: u16, remote: u1
             }
             Peers::Name(name) => match names.get(name) {
                 Some(answer) => answer.addresses.contains(&peer),
-                // It may be the machine of this name.
+                // The peer may be the machine of this name.
                 None if network.network_type != NetworkType::Trusted => return Verdict::Discard,
                 None => false,
             },
