@@ -25,13 +25,13 @@ pub trait Codec<T = Self> {
     fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<T, DecodeError>;
 }
 
-/// One of several messages, distinguished by a byte. Some formats have the number of the request
-/// between that byte and the rest.
+/// A message. Its first byte is its kind; in some formats the number of the request stands between that byte
+/// and the rest.
 pub trait Message: Sized {
-    /// The bytes of this direction.
+    /// The bytes that distinguish the messages of this direction.
     const KINDS: &'static [u8];
 
-    /// The byte of this message.
+    /// The byte that distinguishes this message.
     fn kind(&self) -> u8;
 
     /// Appends what follows the byte.
@@ -95,7 +95,7 @@ impl<T: Codec> Codec for Box<T> {
     }
 }
 
-/// 1 and the value, or 0.
+/// A byte 1 and the value, or a byte 0.
 impl<T: Codec> Codec for Option<T> {
     fn put(value: &Self, out: &mut Vec<u8>) {
         bool::put(&value.is_some(), out);
@@ -108,7 +108,7 @@ impl<T: Codec> Codec for Option<T> {
     }
 }
 
-/// Four bytes of count, and the entries in the form `F`. Nothing is allocated by the count.
+/// A count of four bytes, then the entries in the form `F`. The count alone allocates nothing.
 #[derive(Debug)]
 pub struct List<F>(PhantomData<F>);
 
@@ -126,7 +126,7 @@ impl<T, F: Codec<T>> Codec<Vec<T>> for List<F> {
     }
 }
 
-/// At the end of a message: the value, or nothing.
+/// An optional value at the end of a message: the value, or no bytes.
 #[derive(Debug)]
 pub struct Rest;
 
@@ -202,17 +202,17 @@ pub fn address_bytes(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Writes an RFC 4251 `string`. The length of more than 4 GiB has no encoding: every decoder refuses
-/// the one that is written instead.
+/// Writes an RFC 4251 `string`. A length above 4 GiB has no encoding: `u32::MAX` is written instead, which
+/// every decoder refuses.
 pub fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
     u32::put(&u32::try_from(bytes.len()).unwrap_or(u32::MAX), out);
     out.extend_from_slice(bytes);
 }
 
-/// Room for the usual message.
+/// Bytes that suffice for most messages.
 pub const USUAL: usize = 256;
 
-/// The kind of the message, and the message.
+/// Encodes a message behind the byte of its kind.
 pub fn encode(message: &impl Message) -> Vec<u8> {
     put_message(&[], message)
 }
@@ -230,12 +230,12 @@ fn put_message(head: &[u8], message: &impl Message) -> Vec<u8> {
     out
 }
 
-/// A message of at most `limit` bytes, its kind included.
+/// Decodes a message of at most `limit` bytes, including the byte of its kind.
 pub fn decode<T: Message>(limit: usize, bytes: &[u8]) -> Result<T, DecodeError> {
     read_message(Reader::bounded(bytes, limit)?)
 }
 
-/// The message of a packet of at most `limit` bytes.
+/// Decodes the message of a packet of at most `limit` bytes.
 pub fn unpack<T: Message>(version: u8, limit: usize, bytes: &[u8]) -> Result<T, DecodeError> {
     let mut reader = Reader::bounded(bytes, limit)?;
     reader.version(version)?;
@@ -258,7 +258,7 @@ pub fn encode_signed<T: Codec>(magic: &[u8], version: u32, value: &T) -> Vec<u8>
     out
 }
 
-/// The value of at most `limit` signed bytes.
+/// Decodes the value of at most `limit` signed bytes.
 pub fn decode_signed<T: Codec>(
     magic: &[u8],
     version: u32,
@@ -279,7 +279,7 @@ pub fn decode_signed<T: Codec>(
 
 /// A fault of bytes that could not be decoded.
 ///
-/// Carries no part of the input, so that it can be logged as it is.
+/// The error carries no part of the input, so that it can be logged as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes end before the message does.

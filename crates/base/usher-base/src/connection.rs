@@ -15,9 +15,9 @@ pub struct MixedFamilies;
 
 /// The two endpoints of one TCP connection.
 ///
-/// Both addresses are of one family, and an IPv4 address is never written as an IPv4-mapped IPv6
-/// one: [`ConnectionTuple::new`] and [`ConnectionTuple::decode`] return only such. Scope and flow
-/// label of IPv6 are left out.
+/// Both addresses are of one family, and an IPv4 address is never written as an IPv4-mapped IPv6 one:
+/// [`ConnectionTuple::new`] and [`ConnectionTuple::decode`] make sure of both. Scope and flow label of IPv6
+/// are left out.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]

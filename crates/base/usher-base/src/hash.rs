@@ -1,9 +1,9 @@
-//! SHA-256 where it is computed so often that programs without optimization would wait for it: the
-//! profile for development optimizes this crate.
+//! SHA-256 for code that hashes often. The profile for development optimizes this crate, because unoptimized
+//! hashing is too slow.
 
 use sha2::{Digest, Sha256};
 
-/// The hash of these parts, one after the other.
+/// The hash of these parts, concatenated.
 #[must_use]
 pub fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     let mut hash = Sha256::new();

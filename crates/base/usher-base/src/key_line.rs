@@ -1,7 +1,7 @@
 //! The lines in which OpenSSH writes public keys.
 
-/// A public key's line with single spaces between its type, the key and the comment, and nothing around
-/// them. sshd(8) takes any number of spaces and tabs there; readers of keys often take one space only.
+/// A public key's line with one space between type, key and comment, and none before or after. sshd(8)
+/// accepts any number of spaces and tabs between them; other readers of keys often accept one space only.
 #[must_use]
 pub fn with_single_blanks(line: &str) -> String {
     let blank = [' ', '\t'];

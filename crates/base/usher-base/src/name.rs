@@ -23,7 +23,7 @@ pub enum NameError {
     Character {
         /// The first offending character.
         character: char,
-        /// Its offset from the start of the text, in bytes.
+        /// The character's offset from the start of the text, in bytes.
         position: usize,
     },
 }
@@ -98,7 +98,7 @@ impl<T: Name> Codec<T> for Text {
     }
 }
 
-/// A name from bytes. Every failure names the field.
+/// Reads a name from bytes. Every error names `field`.
 fn parse_name<T: Name>(bytes: &[u8], field: &'static str) -> Result<T, DecodeError> {
     let malformed = DecodeError::Malformed { field };
     std::str::from_utf8(bytes)
@@ -120,7 +120,7 @@ macro_rules! name_type {
             /// Checks `text` and keeps a copy of it.
             ///
             /// # Errors
-            /// [`NameError`] with the first thing that is wrong.
+            /// [`NameError`] with the first fault.
             pub fn new(text: &str) -> Result<Self, NameError> {
                 check_name(text, Self::MAXIMUM_LENGTH, $first, $following)?;
                 Ok(Self(text.to_owned()))
@@ -204,8 +204,8 @@ name_type!(
 name_type!(
     /// A host, as local policy names it: `[A-Za-z0-9][A-Za-z0-9.-]*`, 1 to 63 bytes.
     ///
-    /// A label of the local list of hosts, not a DNS name: what counts is the host key behind it.
-    /// Compared byte by byte; `Mail` and `mail` are two hosts.
+    /// The name is an entry of the local list of hosts, not a DNS name: what counts is the host key behind
+    /// it. Names are compared byte by byte; `Mail` and `mail` are two hosts.
     HostName,
     63,
     |character| character.is_ascii_alphanumeric(),

@@ -138,7 +138,7 @@ macro_rules! plain_bytes {
                 Self(bytes)
             }
 
-            /// Its bytes.
+            /// The bytes of the value.
             #[must_use]
             pub const fn as_bytes(&self) -> &[u8; $size] {
                 &self.0
