@@ -7,10 +7,9 @@
 //!   `_Static_assert(sizeof(struct usher_name) == N, ...)`, and its fields must fill it: so neither
 //!   side has padding, and each field has the same offset on both. A structure with only `__u64`
 //!   fields and a name in `counters` becomes counters with names.
-//! - `typedef __u64 usher_name;`: a type of its own around the number.
-//! - `enum usher_name { ... };`: constants. An enumeration that ends in a member named
-//!   `USHER_NAMES`, their number, becomes one with names: `USHER_NAME_SOME_WORD` is `SomeWord`,
-//!   "some_word".
+//! - `typedef __u64 usher_name;`: a Rust type around the number.
+//! - `enum usher_name { ... };`: constants. If the last member is `USHER_NAMES`, the number of the others,
+//!   a Rust enumeration with names: `USHER_NAME_SOME_WORD` is `SomeWord`, "some_word".
 //!
 //! Comments on structures, fields and members become their documentation. Everything else is
 //! skipped.
@@ -93,7 +92,7 @@ impl Declarations {
         Ok(out)
     }
 
-    /// A number with a type of its own.
+    /// Declares a Rust type around a number.
     fn defined(
         &mut self,
         out: &mut String,
@@ -272,7 +271,7 @@ fn opening(rest: &str) -> Option<&str> {
     rest.strip_suffix(" {")
 }
 
-/// A plain number, with any suffix.
+/// A decimal or hexadecimal number; suffixes (`U`, `L`) are ignored.
 fn parse_number(text: &str) -> Option<u64> {
     let text = text.split("/*").next()?.trim().trim_end_matches(['U', 'L']);
     match text.strip_prefix("0x") {
@@ -281,8 +280,8 @@ fn parse_number(text: &str) -> Option<u64> {
     }
 }
 
-/// The fields of a structure or members of an enumeration, up to its closing brace. For a member,
-/// the dimension is its value.
+/// The fields of a structure or members of an enumeration, up to its closing brace. The value of a member is
+/// in `dimensions`.
 fn fields(lines: &mut Peekable<Lines<'_>>) -> Vec<Field> {
     let mut found: Vec<Field> = Vec::new();
     let mut before = String::new();

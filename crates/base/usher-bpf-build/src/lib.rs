@@ -25,7 +25,7 @@ pub struct Build {
 }
 
 impl Build {
-    /// `root`: the folder `bpf/`, from the package's own folder.
+    /// `root`: the path of `bpf/` from the package's folder.
     ///
     /// # Errors
     /// Outside a build script.
@@ -52,8 +52,8 @@ impl Build {
         definitions: &[&str],
     ) -> Result<(), Failure> {
         let include = format!("-I{}", self.root.join("include").display());
-        // A newer clang or newer headers may bring warnings, which are no reason to refuse a user's
-        // build: tests/warnings.rs refuses them.
+        // Warnings do not fail this build, because a newer clang or newer headers may bring some.
+        // tests/warnings.rs refuses them.
         let common = ["-mcpu=v3", &include, "-idirafter", &self.headers];
         let source = Path::new(folder).join(format!("{program}.bpf.c"));
         SkeletonBuilder::new()
@@ -67,8 +67,8 @@ impl Build {
             })
     }
 
-    /// Writes the Rust declarations of `HEADER.h` to `HEADER.rs` in OUT_DIR. `declarations` has
-    /// those of the headers that it includes.
+    /// Writes the Rust declarations of `HEADER.h` to `HEADER.rs` in OUT_DIR. `declarations` must have the
+    /// declarations of the headers that `HEADER.h` includes.
     ///
     /// # Errors
     /// A declaration that Rust cannot have.

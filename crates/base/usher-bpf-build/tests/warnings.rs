@@ -1,6 +1,6 @@
-//! No C of the repository compiles with a warning, today or with kernel headers that define more names;
-//! and kernel programs define each number once.
-//! Builds take warnings: see `Build::compile`.
+//! No C of the repository compiles with a warning, neither with this system's kernel headers nor with headers
+//! that define more names. Kernel programs define each number once. Builds accept warnings: see
+//! `Build::compile`.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ const OF_THE_KERNEL: [&str; 28] = [
     "LSM_", "MAP_", "MAY_", "MQUEUE_", "NF_", "O_", "PACKET_", "PROT_", "PTRACE_", "SB_", "SET",
     "SHM_", "SIG", "SOCK_", "SOL_", "SO_", "S_", "TCP_",
 ];
-/// Names that begin like these and are Usher's.
+/// Beginnings of Usher's own names that look like names of the kernel.
 const OWN: [&str; 6] = [
     "IPV6_FRAGMENT",
     "MAY_ENTER",
@@ -46,15 +46,15 @@ const OF_ONE_PROGRAM: [&str; 11] = [
     "USES_SOCKET",
     "USUAL",
 ];
-/// Headers that have some of the names already, and a structure of linux/lsm.h, which not all have.
+/// Headers that define some of the names already, and a structure of linux/lsm.h, which older systems lack.
 const PRESENT: &str =
     "#include <linux/in.h>\n#include <linux/in6.h>\nstruct lsm_ctx {\n\t__u64 id;\n};\n";
 
-/// A folder that is removed in the end.
+/// A folder that is removed when this is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
-    /// With libbpf's headers, as builds have them.
+    /// Makes the folder, with libbpf's headers as builds have them.
     fn new(name: &str) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("usher-{name}-{}", std::process::id()));
         let headers = folder.join("bpf");
@@ -91,7 +91,7 @@ fn files(folder: &Path, end: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether clang takes all kernel programs with every warning as an error; else its words.
+/// Compiles all kernel programs with every warning as an error. The error has clang's messages.
 fn take_all(scratch: &Scratch, more: &[&str]) -> Result {
     let root = root();
     let mut complaints = String::new();
@@ -132,7 +132,7 @@ fn take_all(scratch: &Scratch, more: &[&str]) -> Result {
     }
 }
 
-/// libbpf's word for this machine.
+/// libbpf's name of this machine's architecture.
 fn target() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "x86",
@@ -202,7 +202,8 @@ fn no_kernel_program_has_a_warning() -> Result {
     take_all(&Scratch::new("warnings")?, &[])
 }
 
-/// linux-libc-dev 6.12 has brought `IPPROTO_SMC`, as a member of an enumeration with a definition.
+/// As in linux-libc-dev 6.12, which brought `IPPROTO_SMC`: a member of an enumeration, and a macro of its
+/// name.
 #[test]
 fn headers_may_define_the_kernels_names_one_day() -> Result {
     let scratch = Scratch::new("names")?;
