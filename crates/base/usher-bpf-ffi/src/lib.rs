@@ -23,7 +23,7 @@ fn result(code: i32) -> io::Result<i32> {
     }
 }
 
-/// The descriptor that such a call has made.
+/// The descriptor that a call of libbpf has returned.
 fn descriptor(code: i32) -> io::Result<OwnedFd> {
     let descriptor = result(code)?;
     // SAFETY: a descriptor that the kernel has just made for this process.
@@ -89,12 +89,12 @@ pub fn attach_to_netfilter(
     })
 }
 
-/// Attaches a program for packets that leave to a control group, beside other parties' programs. It stays
-/// attached as long as the returned link is open or pinned.
+/// Attaches a program to a control group, for packets that leave, beside other parties' programs. The program
+/// stays attached as long as the returned link is open or pinned.
 ///
 /// # Errors
-/// EINVAL if it is no such program; EBADF if the descriptor is not of a control group; EPERM if another
-/// party's program there admits none beside it.
+/// EINVAL if the program is of another kind; EBADF if the descriptor is not of a control group; EPERM if
+/// another party's program there admits no other.
 pub fn attach_at_egress(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     // SAFETY: without options, the call takes descriptors only.
     descriptor(unsafe {
@@ -125,12 +125,13 @@ impl InterfacePlace {
     }
 }
 
-/// Attaches a program to the interface with this number in the thread's network namespace, before the programs
-/// that it has there. It stays attached as long as the interface exists and the returned link is open or pinned.
+/// Attaches a program to the interface with this number in the thread's network namespace, before the
+/// programs that the interface already has. The program stays attached as long as the interface exists and
+/// the returned link is open or pinned.
 ///
 /// # Errors
-/// ENODEV if there is no such interface; EINVAL if it is no such program, or before kernel 6.6; ENOSPC or ERANGE
-/// for more programs than the kernel takes there.
+/// ENODEV if there is no such interface; EINVAL if the program is of another kind, or before kernel 6.6;
+/// ENOSPC or ERANGE for more programs than the kernel takes there.
 pub fn attach_at_interface(
     program: BorrowedFd<'_>,
     interface: i32,
@@ -178,14 +179,13 @@ pub fn pin(object: BorrowedFd<'_>, place: &Path) -> io::Result<()> {
     result(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), name.as_ptr()) }).map(drop)
 }
 
-/// Attaches a program to the place for which it was loaded: an LSM program to its hook, one that
-/// replaces a function to that function. It stays attached as long as the returned link is open or
-/// pinned.
+/// Attaches a program to the place for which it was loaded: its LSM hook, or the function that it replaces.
+/// The program stays attached as long as the returned link is open or pinned.
 ///
 /// # Errors
-/// EINVAL if its kind of program has no such place; EBUSY if another one replaces the function.
+/// EINVAL if this kind of program has no such place; EBUSY if another program replaces the function.
 pub fn attach_program(program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // SAFETY: no name, which these kinds of programs do not have.
+    // SAFETY: a null name is permitted, because these kinds of programs have none.
     descriptor(unsafe { libbpf_sys::bpf_raw_tracepoint_open(ptr::null(), program.as_raw_fd()) })
 }
 
@@ -220,15 +220,15 @@ pub fn run<C: FromBytes + IntoBytes>(
 pub struct Batch {
     /// The number of entries read.
     pub count: usize,
-    /// The position after them. For hash maps it is the number of a bucket.
+    /// The position after the entries read; for hash maps, the number of a bucket.
     pub next: u32,
     /// ENOENT after the last entry; ENOSPC when a bucket has more entries than there is room for;
     /// EINVAL for a map with other sizes.
     pub result: io::Result<()>,
 }
 
-/// Reads entries of a map from this position on, or from its beginning, at most as many as the
-/// shorter slice has room for. For hash maps, and for others with keys of at most 4 bytes.
+/// Reads entries of a map from this position on, or from the map's beginning: at most as many as the shorter
+/// slice has room for. Works for hash maps, and for other maps with keys of at most 4 bytes.
 pub fn read_batch<K: FromBytes, V: FromBytes>(
     map: &MapHandle,
     mut position: Option<u32>,
