@@ -12,7 +12,7 @@ use crate::{KernelError, Lack, Object, Pins, exists, print};
 /// A compiled object of `bpf/`; see [`code!`](crate::code).
 #[derive(Debug)]
 pub struct Code {
-    /// Its name in the kernel's lists, up to 15 bytes.
+    /// The object's name in the kernel's lists, up to 15 bytes.
     pub name: &'static str,
     /// The object file.
     pub bytes: &'static [u8],
@@ -52,14 +52,13 @@ impl Code {
 pub struct Opened {
     pub(crate) open: OpenObject,
     limits: Vec<(&'static str, u32)>,
-    /// Programs whose functions are replaced, kept open until this is loaded: libbpf has only their
-    /// descriptors' numbers.
+    /// Programs whose functions are replaced. They stay open until this object is loaded, because libbpf
+    /// keeps only the numbers of their descriptors.
     pub(crate) replaced: Vec<OwnedFd>,
 }
 
 impl Opened {
-    /// Reads programs that are not this program's own from an object file. `name`: for the kernel's lists,
-    /// which have its first 15 bytes.
+    /// Reads the programs of an object file. The kernel's lists show the first 15 bytes of `name`.
     ///
     /// # Errors
     /// When the bytes are not an object.
@@ -90,11 +89,11 @@ impl Opened {
         Ok(self)
     }
 
-    /// Adopts the tables that are pinned in the folder, and pins the others on loading: all, or only
-    /// these.
+    /// For all tables, or for those that `only` names: adopts a table that is pinned in the folder, and pins
+    /// any other on loading.
     ///
     /// # Errors
-    /// [`KernelError::OtherLimit`] when a pinned table has another limit than one set before.
+    /// [`KernelError::OtherLimit`] when a pinned table has another limit than [`Self::limit`] has set.
     pub fn pin(mut self, pins: &Pins, only: Option<&[&str]>) -> Result<Self, KernelError> {
         for mut map in self.open.maps_mut() {
             if only.is_some_and(|only| !only.iter().any(|name| map.name() == *name)) {
@@ -138,7 +137,7 @@ impl Opened {
         Ok(self)
     }
 
-    /// Leaves out the programs for which `wanted` returns false; it gets the names of program and hook.
+    /// Leaves out the programs for which `wanted` returns false. `wanted` gets the names of program and hook.
     ///
     /// # Errors
     /// The error of `wanted`.
@@ -152,7 +151,7 @@ impl Opened {
         Ok(self)
     }
 
-    /// Releases these programs where an earlier process attached them at their hooks for good
+    /// Detaches these programs from the hooks at which an earlier process has attached them for good
     /// ([`Object::keep_at_hooks`]).
     ///
     /// # Errors
@@ -164,8 +163,8 @@ impl Opened {
         Ok(())
     }
 
-    /// Sets `own_network`, the only constant of programs that serve one network namespace, to the
-    /// caller's.
+    /// Sets `own_network`, the only constant of programs that serve one network namespace, to the caller's
+    /// namespace.
     ///
     /// # Errors
     /// When the kernel does not report the namespace, or the programs have no such constant.
@@ -173,11 +172,11 @@ impl Opened {
         self.set_constant("own_network", namespace::own_network()?)
     }
 
-    /// Sets the only constant of programs, `name`, before they are loaded: the loaded programs lack the code
-    /// that it excludes.
+    /// Sets the only constant of these programs, `name`, before loading: the loaded programs lack the code
+    /// that its value excludes.
     ///
     /// # Errors
-    /// [`KernelError::MissingPart`] when they have no constant, or of another size.
+    /// [`KernelError::MissingPart`] when the programs have no constant, or one of another size.
     pub fn set_constant(mut self, name: &'static str, value: u64) -> Result<Self, KernelError> {
         let value = value.to_ne_bytes();
         let written = self.open.maps_mut().any(|mut map| {
@@ -209,7 +208,7 @@ impl Opened {
     /// Loads programs and tables. Nothing is attached yet.
     ///
     /// # Errors
-    /// The kernel's error. Objects pinned by then stay.
+    /// The kernel's error. Objects that were pinned before the error stay pinned.
     pub fn load(self) -> Result<Object, KernelError> {
         let object = step(|| self.open.load());
         object
@@ -224,7 +223,7 @@ impl Opened {
 pub enum Step {
     /// The next object is about to be loaded.
     Begins,
-    /// It is loaded, or refused.
+    /// The object is loaded, or refused.
     Ends,
 }
 

@@ -48,7 +48,7 @@ pub struct Counters<C> {
 
 impl<C: Counted> Counters<C> {
     pub(crate) fn new(map: MapHandle) -> Result<Self, KernelError> {
-        // libbpf keeps the number, which a confined process cannot read.
+        // libbpf keeps the number of processors, which a confined process cannot read.
         libbpf_rs::num_possible_cpus().map_err(KernelError::bpf("count the processors"))?;
         Ok(Self {
             map,

@@ -55,7 +55,7 @@ pub enum KernelError {
         pins: PathBuf,
         /// The table.
         table: &'static str,
-        /// Its size.
+        /// The table's size, in entries.
         found: u32,
         /// The size requested.
         asked: u32,

@@ -14,7 +14,7 @@ mod shared {
 }
 use shared::{ProgramKey, ProgramQuery};
 
-/// Identifies an open file. Not attached.
+/// The program that identifies an open file. It is run, not attached.
 pub const IDENTIFY: &str = "identify";
 const KEYS: &str = "program_keys";
 const OPERATION: &str = "ask which program a file is";
@@ -26,7 +26,7 @@ macro_rules! identities {
         pub struct $name(NonZeroU64);
 
         impl $name {
-            /// None for 0: the file has none.
+            /// The identity of this number; none for 0, which means that the file has none.
             #[must_use]
             pub fn new(number: u64) -> Option<Self> {
                 NonZeroU64::new(number).map(Self)
@@ -42,18 +42,18 @@ macro_rules! identities {
 }
 
 identities! {
-    /// The kernel's identity of an executable file: the same for all names and mounts of the file, in
-    /// every mount namespace, and never another file's while the file is open somewhere. It is
-    /// meaningless once the tables of the programs that compare it are gone.
+    /// The kernel's identity of an executable file: the same for all names and mounts of the file, in every
+    /// mount namespace, and never another file's while the file is open somewhere. An identity is meaningless
+    /// once the tables of the programs that compare it are gone.
     ProgramId;
 
-    /// The kernel's identity of a name in a directory. It stands for whichever file has the name when it is
-    /// executed. It belongs to the directory as long as the directory is open somewhere.
+    /// The kernel's identity of a name in a directory. It stands for whichever file has that name when the
+    /// name is executed. No other directory gets this identity while the directory is open somewhere.
     PlaceId;
 
-    /// The kernel's identity of a file that is executed as a script, by its numbers: it outlives the
-    /// kernel's object of the file and the process that has asked. Two files that a file system numbers
-    /// alike have the same.
+    /// The kernel's identity of a file that is executed as a script, made from the file's numbers. It
+    /// outlives the kernel's object of the file, and the process that asked for it. Files to which their file
+    /// system gives the same numbers have the same identity.
     ScriptId;
 }
 
@@ -81,7 +81,7 @@ pub fn draw_key(object: &Object) -> Result<(), KernelError> {
 pub struct Identifier(OwnedFd);
 
 impl Identifier {
-    /// The one of this object.
+    /// The identifying program of this object.
     ///
     /// # Errors
     /// [`KernelError::MissingPart`].
@@ -107,8 +107,8 @@ impl Identifier {
         Ok(PlaceId::new(of_file.place).filter(|_| is_there))
     }
 
-    /// The identities of an open file that a process executes, and of its place, whose directory that
-    /// process keeps.
+    /// The identities of an open file that a process executes, and of the file's place. That process keeps
+    /// the directory of the place.
     ///
     /// # Errors
     /// The kernel's error.

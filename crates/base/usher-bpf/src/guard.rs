@@ -1,5 +1,5 @@
-//! A daemon's messages to the guard (bpf/guard): its roles and its objects. It sends them in place
-//! of a link's id.
+//! A daemon's messages to the guard (bpf/guard): its roles and its objects. A message takes the place of a
+//! link's id in a call of bpf(2).
 
 use std::collections::BTreeSet;
 
@@ -50,7 +50,8 @@ pub fn declare(roles: &[Role]) -> Result<bool, KernelError> {
     unless_not_permitted(ask_guard(ROLES_LINK | roles))
 }
 
-/// Whether a guard runs here. To it, a process that was executed before it was in force is no daemon.
+/// Whether a guard runs here. For the guard, a process that was executed before the guard was in force is no
+/// daemon.
 pub fn runs() -> Result<bool, KernelError> {
     unless_not_permitted(ask_guard(ROLL_CALL_LINK))
 }
@@ -68,14 +69,14 @@ fn unless_not_permitted(answer: Result<bool, KernelError>) -> Result<bool, Kerne
     }
 }
 
-/// Claims these objects for this daemon, and forgets the objects that an earlier process of its
-/// role claimed and that are not among them. Call it as root. The keeper enters its objects itself.
+/// Claims these objects for this daemon. The guard forgets all other objects that an earlier process of the
+/// daemon's role claimed. Call this as root. The keeper enters its objects itself.
 ///
 /// Returns false if no guard runs here.
 ///
 /// # Errors
-/// [`KernelError::NotOwned`] when it refuses one of the objects, or the kernel's error. The
-/// objects before it are claimed then.
+/// [`KernelError::NotOwned`] when the guard refuses one of the objects, or the kernel's error. The objects
+/// before that one are claimed then.
 pub fn claim(objects: &Objects) -> Result<bool, KernelError> {
     if !runs()? {
         return Ok(false);
@@ -111,21 +112,21 @@ fn named(objects: &Objects) -> Result<BTreeSet<(u32, u32)>, KernelError> {
 pub struct Claims(BTreeSet<(u32, u32)>);
 
 impl Claims {
-    /// Claims these objects like [`claim`], and gives up its claims of all others: the guard has room
-    /// for 512 of each kind.
+    /// Claims these objects like [`claim`], and gives up all earlier claims of others: the guard has room for
+    /// 512 of each kind.
     ///
     /// # Errors
     /// As [`claim`]; nothing is given up then.
     pub fn renew(&mut self, objects: &Objects) -> Result<bool, KernelError> {
         let fresh = named(objects)?;
-        // Before the claim, which may fail when some of them are claimed already.
+        // Noted before the claim, which may fail when some objects are claimed already.
         self.0.extend(&fresh);
         if !claim(objects)? {
             self.0.clear();
             return Ok(false);
         }
         for (kind, id) in self.0.difference(&fresh) {
-            // A guard of an earlier version answers no, and forgets them when the next process claims.
+            // A guard of an earlier version answers no, and forgets the objects when the next process claims.
             ask_about(DISCLAIM_LINK, *id, *kind)?;
         }
         self.0 = fresh;
@@ -133,8 +134,8 @@ impl Claims {
     }
 }
 
-/// Asks the programs a question. The answer is no if there are none, or if bpf is not among the
-/// LSMs in force.
+/// Asks the guard's programs a question. The answer is no if there are no such programs, or if bpf is not
+/// among the LSMs in force.
 ///
 /// # Errors
 /// Any other kernel error.

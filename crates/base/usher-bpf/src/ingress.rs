@@ -14,16 +14,16 @@ use crate::print::quietly;
 /// A filter's place, which identifies it.
 #[derive(Debug, Clone, Copy)]
 pub struct Filter {
-    /// Its preference: lower ones come first, and other programs usually take 1.
+    /// The filter's preference: filters with lower ones come first, and other programs usually take 1.
     pub priority: u32,
-    /// Its handle.
+    /// The filter's handle.
     pub handle: u32,
 }
 
 /// An interface to which the filter could not be attached, or from which it could not be removed.
 #[derive(Debug)]
 pub struct Unattached {
-    /// Its name.
+    /// The interface's name.
     pub interface: String,
     /// The reason.
     pub error: KernelError,
@@ -31,9 +31,9 @@ pub struct Unattached {
 
 impl Filter {
     /// Attaches the program at ingress of every interface of the caller's network namespace, including
-    /// loopback. Interfaces that have it already are left alone; an earlier process's program is
-    /// replaced. Call it repeatedly, because interfaces come and go. Returns the interfaces on which it
-    /// failed; the others have the filter then.
+    /// loopback. Interfaces that have the program already are left alone; an earlier process's program is
+    /// replaced. Call this repeatedly, because interfaces come and go. Returns the interfaces at which
+    /// attaching failed; all others have the filter then.
     ///
     /// The filter stays when the process ends. Other filters stay in force; those after ours still see
     /// every packet.
@@ -62,14 +62,14 @@ impl Filter {
     }
 
     /// Removes the filter from every interface of the caller's network namespace, whether its program is
-    /// loaded or not. The clsact qdiscs stay, even those made for it: an empty one decides nothing, and
-    /// other programs may rely on it. Returns the interfaces from which it was removed, and those from
-    /// which it could not be.
+    /// loaded or not. The clsact qdiscs stay, even those made for the filter: an empty qdisc decides nothing,
+    /// and other programs may rely on it. Returns the interfaces from which the filter was removed, and those
+    /// where this failed.
     ///
     /// # Errors
     /// When the interfaces cannot be listed.
     pub fn detach(self) -> Result<(Vec<String>, Vec<Unattached>), KernelError> {
-        // The place identifies the filter; the hook needs a descriptor and does not use it.
+        // The hook needs a descriptor but does not use it: the place identifies the filter.
         let none = File::open("/dev/null").map_err(KernelError::system("open /dev/null"))?;
         let (mut detached, mut attached) = (Vec::new(), Vec::new());
         for (index, interface) in interfaces()? {

@@ -36,7 +36,7 @@ pub fn keep_at_interfaces(
 ) -> Result<AtInterfaces, KernelError> {
     let id = program_id(program)?;
     let mut done = AtInterfaces::default();
-    // First, so that no new link takes the id of one that is gone.
+    // First, the links of interfaces that are gone are released.
     for pin in links(name, pins)? {
         if is_gone(&pin)? {
             unpin(&pin)?;
@@ -71,7 +71,7 @@ pub fn keep_at_interfaces(
 /// Detaches a program that [`keep_at_interfaces`] has attached.
 ///
 /// # Errors
-/// The kernel's error; some interfaces may still have it.
+/// The kernel's error; some interfaces may keep the program.
 pub fn leave_interfaces(name: &str, pins: &Pins) -> Result<(), KernelError> {
     let links = links(name, pins)?;
     links.iter().try_for_each(|link| unpin(link))
@@ -85,7 +85,7 @@ pub fn is_kept_at_interfaces(name: &str, pins: &Pins) -> Result<bool, KernelErro
     Ok(!links(name, pins)?.is_empty())
 }
 
-/// The beginning of the names of links, behind which is the number of the link.
+/// The beginning of the names of pinned links; the id of the link follows.
 fn prefix(name: &str) -> String {
     format!("{name}_at_")
 }

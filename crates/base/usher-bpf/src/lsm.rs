@@ -7,7 +7,7 @@ use libbpf_rs::btf::types::Func;
 
 use crate::KernelError;
 
-/// The function that an LSM program is attached to has this before the name of the hook.
+/// An LSM program is attached to a function whose name is this prefix and the name of the hook.
 const PREFIX: &str = "bpf_lsm_";
 
 /// The hooks of this kernel.

@@ -7,9 +7,9 @@ use crate::{KernelError, Plain, Table};
 
 /// A table and the entries that this process has made.
 ///
-/// A confined process cannot ask the kernel for all entries. And an unchanged entry is not written
-/// again: while an element is replaced, a program that has just found it may read another element
-/// in its place.
+/// A confined process cannot ask the kernel for all entries, so it keeps this copy. The copy also lets it
+/// leave an unchanged entry alone: while an element is replaced, a program that has just found it may read
+/// another element in its place.
 pub struct Mirrored<K, V> {
     table: Table<K, V>,
     present: BTreeMap<K, V>,
@@ -73,7 +73,7 @@ impl<K: Plain + Ord, V: Plain + PartialEq> Mirrored<K, V> {
         }
     }
 
-    /// Removes all other entries.
+    /// Removes all entries but these.
     ///
     /// # Errors
     /// The kernel's error; some are left then.

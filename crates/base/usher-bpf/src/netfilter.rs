@@ -42,9 +42,9 @@ pub enum NetfilterHook {
 pub struct NetfilterPlace {
     /// The hook.
     pub hook: NetfilterHook,
-    /// Two priorities; a lower one runs earlier. A netfilter link cannot be updated, and two programs of
-    /// a host cannot share a priority. So a new program takes the free one before the former program
-    /// leaves the other. All are above -400, where the kernel reassembles fragments.
+    /// Two priorities; a lower one runs earlier. A netfilter link cannot be updated, and two programs of a
+    /// host cannot share a priority. So a new program takes the free priority before the former program
+    /// leaves the other. Both are above -400, where the kernel reassembles fragments.
     pub priorities: [i32; 2],
 }
 
@@ -59,7 +59,7 @@ impl NetfilterPlace {
             priority: self.priorities[place],
             flags: match self.hook {
                 NetfilterHook::LocalIn => REASSEMBLED,
-                // The kernel fragments leaving packets after this hook.
+                // After this hook the kernel fragments the packets that leave.
                 NetfilterHook::PostRouting => 0,
             },
             ..NetfilterOpts::default()

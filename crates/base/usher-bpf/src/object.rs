@@ -18,7 +18,7 @@ use crate::{Counted, Counters, KernelError, Objects, Pins, Plain, Ring, Table};
 /// Prefix of a link that is not in its place yet. BPF file systems accept no dots in names.
 const FRESH: &str = "fresh_";
 
-/// Bytes that are read of an iterator at a time.
+/// Bytes read from an iterator at a time.
 const ITERATED: usize = 64 * 1024;
 /// Errors after which reading from an iterator continues.
 const RETRIED: [io::ErrorKind; 2] = [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted];
@@ -49,7 +49,7 @@ impl Iteration {
             match self.iterator.read(&mut self.chunk) {
                 Ok(0) => return Ok(true),
                 Ok(length) => self.written.extend_from_slice(&self.chunk[..length]),
-                // EAGAIN: it has visited a million objects and written nothing yet.
+                // EAGAIN: the iterator has visited a million objects and written nothing yet.
                 Err(error) if RETRIED.contains(&error.kind()) => {}
                 Err(error) => return Err(KernelError::system("read an iterator")(error)),
             }
@@ -64,8 +64,7 @@ impl Iteration {
     }
 }
 
-/// Loaded programs and tables. Dropping it releases those that are not attached, pinned or
-/// otherwise open.
+/// Loaded programs and tables. A drop releases those that are not attached, pinned or otherwise open.
 #[derive(Debug)]
 pub struct Object(pub(crate) libbpf_rs::Object);
 
@@ -75,10 +74,10 @@ impl Object {
         map.ok_or(KernelError::MissingPart(name))
     }
 
-    /// A table.
+    /// The table of this name.
     ///
     /// # Errors
-    /// [`KernelError::MissingPart`] when there is none, or its keys or values have other sizes.
+    /// [`KernelError::MissingPart`] when there is no such table, or its keys or values have other sizes.
     pub fn table<K: Plain, V: Plain>(
         &self,
         name: &'static str,
@@ -296,12 +295,11 @@ impl Object {
         links.collect()
     }
 
-    /// Attaches the LSM programs of this object for good, in place of those with the same names that
-    /// are pinned there. Each new program is in force before the one it replaces is released. Returns
-    /// the pins.
+    /// Attaches the LSM programs of this object for good, in place of the pinned ones with the same names.
+    /// Each new program is in force before the one it replaces is released. Returns the pins.
     ///
     /// # Errors
-    /// The kernel's error. Programs that were pinned before it are in force.
+    /// The kernel's error. The programs that were pinned before the error are in force.
     pub fn keep_at_hooks(&self, pins: &Pins) -> Result<Vec<PathBuf>, KernelError> {
         let mut places = Vec::new();
         for program in self.0.progs_mut().filter(|one| one.autoload()) {
@@ -332,11 +330,11 @@ impl Object {
     }
 }
 
-/// Attaches the LSM programs of these objects for good, in place of all that are pinned there. Each
+/// Attaches the LSM programs of these objects for good, in place of all that are pinned in this folder. Each
 /// new program is in force before the one it replaces is released.
 ///
 /// # Errors
-/// The kernel's error. Programs pinned by then are in force.
+/// The kernel's error. The programs that were pinned before the error are in force.
 pub fn keep_for_all(objects: &[Object], pins: &Pins) -> Result<(), KernelError> {
     let mut places = BTreeSet::new();
     for object in objects {
@@ -355,7 +353,8 @@ pub fn let_go(pins: &Pins) -> Result<(), KernelError> {
     pins.links("")?.iter().try_for_each(|link| unpin(link))
 }
 
-/// The kernel's number of a control group (the path of its folder), which no other one ever has.
+/// The kernel's number of a control group, which is named by the path of its folder. No other group ever has
+/// it.
 ///
 /// # Errors
 /// The kernel's error.

@@ -73,7 +73,7 @@ impl Pins {
         let kind = rustix::fs::statfs(parent)
             .map_err(KernelError::file("look at", parent))?
             .f_type;
-        // Its type differs between architectures; the magic number has 32 bits.
+        // The type of `kind` differs between architectures; the magic number has 32 bits.
         if kind as u32 != BPF_FS_MAGIC {
             return Err(KernelError::NoBpfFileSystem(folder.into()));
         }
@@ -132,7 +132,7 @@ impl Pins {
         })
     }
 
-    /// The table of this name that an earlier process has pinned here; none if there is none.
+    /// The table of this name that an earlier process has pinned here, if any.
     ///
     /// # Errors
     /// The kernel's error, or that of a table of another kind.
@@ -226,7 +226,7 @@ pub(crate) fn unpin(path: &Path) -> Result<(), KernelError> {
     fs::remove_file(path).map_err(failed("remove", path))
 }
 
-/// Removes a pin that may be missing. Returns false if it was.
+/// Removes a pin that may be missing. Returns whether there was one.
 pub(crate) fn unpin_if_there(path: &Path) -> Result<bool, KernelError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
@@ -248,7 +248,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Adds a folder and its pinned objects, and those of all its subfolders.
+    /// Adds a folder and all its subfolders, with the objects that are pinned in them.
     pub fn collect(&mut self, folder: &Path) -> Result<(), KernelError> {
         let metadata = fs::metadata(folder).map_err(KernelError::file("look at", folder))?;
         self.folders.push((metadata.ino(), metadata.dev()));

@@ -18,7 +18,7 @@ pub(crate) fn quietly<T>(what: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// libbpf would otherwise print to standard error. Its warnings are reasons of failures.
+/// Sends libbpf's messages to the log instead of standard error. libbpf's warnings are reasons of failures.
 pub(crate) fn through_tracing() {
     static ONCE: Once = Once::new();
     fn print(level: PrintLevel, text: String) {

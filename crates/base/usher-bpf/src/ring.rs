@@ -64,7 +64,7 @@ impl<T: Send + 'static> Ring<T> {
     /// A descriptor that is readable (epoll, poll) while [`Ring::take`] has entries.
     ///
     /// # Errors
-    /// When it cannot be duplicated.
+    /// When the descriptor cannot be duplicated.
     pub fn descriptor(&self) -> Result<OwnedFd, KernelError> {
         clone(&self.map)
     }

@@ -22,8 +22,8 @@ const FRESH: &str = "_fresh";
 /// An iterator to show: its program, the table over which it runs if it takes one, and the name of its pin.
 pub type Shown = (&'static str, Option<&'static str>, &'static str);
 
-/// Shows iterators of an object in a folder of a BPF file system. systemd mounts the file system for root
-/// alone, so its root becomes one that everyone may pass. Iterators that another process has shown are
+/// Shows iterators of an object in a folder of a BPF file system. systemd mounts that file system for root
+/// alone, so this lets everyone pass its topmost folder. Iterators that another process has shown are
 /// replaced, each in one step.
 ///
 /// # Errors
@@ -55,7 +55,7 @@ pub fn show(object: &Object, iterators: &[Shown], folder: &Path) -> Result<(), K
     Ok(())
 }
 
-/// Ends what a folder shows. A folder that is not there shows nothing.
+/// Removes a folder and the iterators shown there. A missing folder is no error.
 ///
 /// # Errors
 /// The kernel's error.
@@ -86,8 +86,8 @@ fn pin(
     link.pin(place).map_err(KernelError::bpf("pin an iterator"))
 }
 
-/// Refuses a folder that is not root's, or that others can change, unless its mode has a `redeeming` bit: the
-/// sticky one, where only the names of others are at stake.
+/// Refuses a folder that is not root's, or that others can change. A `redeeming` bit in the folder's mode
+/// excuses the latter: with the sticky bit, others cannot replace root's files.
 fn require_own(folder: &Path, redeeming: u32) -> Result<(), KernelError> {
     let failed = KernelError::file("look at", folder);
     let found = fs::symlink_metadata(folder).map_err(&failed)?;
@@ -103,7 +103,7 @@ fn require_own(folder: &Path, redeeming: u32) -> Result<(), KernelError> {
     )))
 }
 
-/// Adds these bits to a folder's mode. By a descriptor, so that a confined process may.
+/// Adds these bits to a folder's mode, by a descriptor, as a confined process may.
 fn add_mode(folder: &Path, bits: u32) -> Result<(), KernelError> {
     let failed = KernelError::file("change the mode of", folder);
     let opened = File::open(folder).map_err(&failed)?;

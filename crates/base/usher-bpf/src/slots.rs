@@ -17,10 +17,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 impl Opened {
     /// Has each program replace a function of another, loaded program. `target` gets the name of the
-    /// program that replaces.
+    /// replacing program, and returns the other program and the name of the function.
     ///
     /// # Errors
-    /// That of `target`, or libbpf's when there is no such function.
+    /// The error of `target`, or libbpf's when there is no such function.
     pub fn replace<'a, E: From<KernelError>>(
         mut self,
         mut target: impl FnMut(&str) -> Result<(BorrowedFd<'a>, String), E>,
@@ -39,7 +39,7 @@ impl Opened {
 }
 
 impl Object {
-    /// Pins a program, which is not attached by that.
+    /// Pins a program without attaching it.
     ///
     /// # Errors
     /// The kernel's error.
@@ -51,7 +51,7 @@ impl Object {
     /// Attaches all programs of this object for good, each at the place for which it was loaded.
     ///
     /// # Errors
-    /// The kernel's error. Those before it are attached.
+    /// The kernel's error. The programs before the one that failed are attached.
     pub fn keep_all(&self, pins: &Pins) -> Result<(), KernelError> {
         self.programs()?
             .iter()
@@ -70,7 +70,8 @@ pub fn keep(name: &str, program: BorrowedFd<'_>, pins: &Pins) -> Result<(), Kern
     pin(link.as_fd(), &pins.link(name))
 }
 
-/// Attaches a program for good, for packets that leave, to a control group and all below it: the link is pinned.
+/// Attaches a program for good to a control group and all groups below it, for packets that leave: the link
+/// is pinned.
 ///
 /// # Errors
 /// The kernel's error.
@@ -87,7 +88,7 @@ pub fn keep_at_egress(
     pin(link.as_fd(), &pins.link(name))
 }
 
-/// Detaches a program that [`keep`] or [`keep_at_egress`] has attached. Returns false if it was not.
+/// Detaches a program that [`keep`] or [`keep_at_egress`] has attached. Returns whether it was attached.
 ///
 /// # Errors
 /// The kernel's error.
@@ -104,7 +105,7 @@ pub fn is_kept(name: &str, pins: &Pins) -> Result<bool, KernelError> {
 }
 
 impl Pins {
-    /// The program that [`Object::keep_program`] has pinned here; none if there is none.
+    /// The program that [`Object::keep_program`] has pinned here, if any.
     ///
     /// # Errors
     /// The kernel's error.
@@ -117,14 +118,14 @@ impl Pins {
     }
 }
 
-/// Between two attempts.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Attaches a program. The kernel frees a place some time after a program has left it (an RCU grace
 /// period), so this tries again, at most for this long, while the place is busy.
 ///
 /// # Errors
-/// That of the last attempt.
+/// The error of the last attempt.
 pub(crate) fn when_free<T>(
     limit: Duration,
     mut attach: impl FnMut() -> io::Result<T>,

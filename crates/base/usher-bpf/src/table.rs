@@ -1,7 +1,8 @@
 //! A BPF hash map with typed keys and values.
 //!
-//! It reads batches of entries itself: the iterator of libbpf-rs takes a batch that the kernel cut
-//! short at the end of a bucket for the last one, and the end for an error.
+//! [`Table::entries`] reads batches itself, because libbpf-rs's iterator has two faults: it takes a batch
+//! that the kernel has cut short at the end of a bucket for the last one, and the end of the table for an
+//! error.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -31,7 +32,7 @@ impl<K, V> fmt::Debug for Table<K, V> {
     }
 }
 
-/// An array of one entry with these bytes, which no process can change any more. It belongs to no object.
+/// A frozen array of one entry with these bytes: no process can change it. The array belongs to no object.
 ///
 /// # Errors
 /// The kernel's error.
@@ -62,9 +63,9 @@ pub fn frozen_bytes(name: &'static str, value: &[u8]) -> Result<OwnedFd, KernelE
 pub enum Insertion {
     /// The entry is in the table.
     Done,
-    /// There is another one under its key, which stays.
+    /// The table has another entry under this key, which stays.
     Exists,
-    /// The table has no room for it.
+    /// The table has no room for the entry.
     Full,
 }
 
@@ -107,7 +108,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         Self::make(name, MapType::Hash, entries)
     }
 
-    /// The same table once more.
+    /// Another handle of this table.
     ///
     /// # Errors
     /// The kernel's error.
@@ -120,7 +121,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
             map_flags: match kind {
-                // The kernel makes these in no other way.
+                // The kernel requires this flag for tables of prefixes.
                 MapType::LpmTrie => libbpf_sys::BPF_F_NO_PREALLOC,
                 _ => 0,
             },
@@ -160,8 +161,8 @@ impl<K: Plain, V: Plain> Table<K, V> {
         self.look_up(key, MapFlags::LOCK)
     }
 
-    /// Reads the value under a key into an existing one, for values that no stack has room for. Returns false
-    /// if there was none.
+    /// Reads the value under a key into `value`, for values that no stack has room for. Returns false if
+    /// there is none.
     ///
     /// # Errors
     /// The kernel's error.
@@ -236,7 +237,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
     }
 
-    /// All entries of a hash map. One that is inserted or deleted meanwhile may or may not be among
+    /// All entries of a hash map. An entry that is inserted or deleted meanwhile may or may not be among
     /// them.
     pub fn entries(&self) -> Result<Vec<(K, V)>, KernelError> {
         let mut all = Vec::new();
@@ -281,7 +282,7 @@ impl<K: Plain + Ord, V: Plain + PartialEq> Table<K, V> {
         self.assign_among(wanted, |_| true)
     }
 
-    /// Gives exactly these keys this value: sets them first, then removes the others that have it.
+    /// Gives exactly these keys this value: sets them first, then removes other keys that have it.
     ///
     /// # Errors
     /// [`KernelError::Full`], or the kernel's error.
@@ -320,7 +321,7 @@ pub(crate) fn clone(part: &impl std::os::fd::AsFd) -> Result<OwnedFd, KernelErro
 /// A structure with the same bytes on both sides: no padding, and every bit pattern is a value. The
 /// derives that `usher-bpf-build` generates make sure of both.
 pub trait Plain: Copy + FromBytes + IntoBytes + Immutable {
-    /// The structure at the beginning of these bytes; none if they are too few.
+    /// The structure at the beginning of these bytes; none if there are too few bytes.
     fn read(bytes: &[u8]) -> Option<Self> {
         Self::read_from_prefix(bytes).ok().map(|(value, _)| value)
     }
