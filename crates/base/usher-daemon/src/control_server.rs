@@ -23,8 +23,8 @@ use crate::role::{HasRole, RUNTIME_DIRECTORY, Role};
 /// How long a request may take to arrive whole.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long an earlier daemon of the same role may take to end. A process that it was just starting
-/// holds its lock until it executes.
+/// How long an earlier daemon of the same role may take to end. A child that it has just forked holds its
+/// lock until the child executes a program.
 const TAKEOVER: Duration = Duration::from_secs(3);
 
 /// A daemon's answer to a request.
@@ -32,7 +32,7 @@ pub trait Answers<Q: Request>: Send + Sync {
     /// Carries the request out.
     ///
     /// # Errors
-    /// When it cannot: nothing has changed then.
+    /// The reason of a failure: nothing has changed then.
     fn answer(&self, request: Q) -> impl Future<Output = Result<Q::Answer, Failed>> + Send;
 }
 
@@ -41,7 +41,7 @@ pub trait Answers<Q: Request>: Send + Sync {
 pub struct Failed(pub(crate) String);
 
 impl Failed {
-    /// A reason that is no error of its own.
+    /// A failure for this reason.
     pub fn new(reason: impl Into<String>) -> Self {
         Self(reason.into())
     }
@@ -62,8 +62,8 @@ pub trait Serves<D>: HasRole {
     fn serve(daemon: &D, asked: ArrivedRequest<'_>) -> impl Future<Output = io::Result<()>> + Send;
 }
 
-/// A bound control socket of the role `R`; tokio takes it over when the reactor runs. As long as a
-/// daemon holds it, a second one of its role cannot take its sockets away.
+/// A bound control socket of the role `R`; tokio takes it over when the reactor runs. As long as a daemon
+/// holds this, a second daemon of its role cannot take its sockets away.
 #[derive(Debug)]
 pub struct ControlSocket<R> {
     listener: std::os::unix::net::UnixListener,
@@ -73,9 +73,9 @@ pub struct ControlSocket<R> {
 }
 
 impl<R: HasRole> ControlSocket<R> {
-    /// Binds the control socket, for root only, and makes its folder. `watcher`, if there is one, is the
-    /// uid that may read the daemon's numbers, from a socket of its own; a warning says if that cannot be
-    /// made. Called before privileges are given up.
+    /// Binds the control socket, for root only, and makes its folder. `watcher`, if there is one, is the uid
+    /// that may read the daemon's numbers, from a socket of its own; if that socket cannot be made, a warning
+    /// says so. Call this before privileges are given up.
     ///
     /// # Errors
     /// When the folder or the socket cannot be made, or another daemon of this role runs.
@@ -177,7 +177,7 @@ pub struct ArrivedRequest<'a> {
     line: Line,
     reader: BufReader<Take<OwnedReadHalf>>,
     writer: OwnedWriteHalf,
-    /// Held while a configuration is read and looked at: one is in memory at a time.
+    /// Held while a configuration is read and looked at, so that only one is in memory at a time.
     one_candidate: &'a Mutex<()>,
 }
 
@@ -195,7 +195,7 @@ impl ArrivedRequest<'_> {
         self.line.request == Q::NAME
     }
 
-    /// Makes a daemon answer it as a request of this kind.
+    /// Decodes this as a request of this kind, and sends the daemon's answer.
     ///
     /// # Errors
     /// When the connection fails.
@@ -277,7 +277,7 @@ async fn reply_with<A: serde::Serialize>(
     writer.write_all(&text).await
 }
 
-/// Reads the configuration of so many bytes that follows a request.
+/// Reads the configuration, of this many bytes, that follows a request.
 async fn read_candidate(
     mut reader: BufReader<Take<OwnedReadHalf>>,
     bytes: u64,

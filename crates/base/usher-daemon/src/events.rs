@@ -1,7 +1,7 @@
-//! The events for which administrators watch. Each has the id that the journal has as `MESSAGE_ID=`;
-//! usherd(8), MESSAGES, has them for people. The name of a message's tracing event, `tracing::info!(name:
-//! events::SESSION_OPENED, ...)`, says which of them it is. Its text and its target, by which `USHER_LOG` selects,
-//! do not.
+//! The events for which administrators watch. Each has an id, which is `MESSAGE_ID=` in the journal;
+//! usherd(8), MESSAGES, describes them. The name of a message's tracing event, `tracing::info!(name:
+//! events::SESSION_OPENED, ...)`, says which event a message is. Its text, and its target, by which
+//! `USHER_LOG` selects, do not.
 
 macro_rules! events {
     ($($(#[$about:meta])+ $constant:ident = $name:literal, $id:literal;)+) => {
@@ -110,7 +110,7 @@ mod tests {
             let row = format!("| *{name}* | {id} | ");
             assert!(DOCUMENT.contains(&row), "{row}");
         }
-        // Ids in examples too are those of events.
+        // Every id in the document, also in an example, is that of an event.
         for id in ids(DOCUMENT) {
             assert!(ALL.iter().any(|(_, other)| *other == id), "{id}");
         }

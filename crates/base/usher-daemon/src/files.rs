@@ -33,7 +33,7 @@ pub fn write_atomically_for(path: &Path, bytes: &[u8], mode: u32, owner: Owner) 
 pub struct Owner {
     /// The account's user id.
     pub uid: u32,
-    /// Its group.
+    /// The group id.
     pub gid: u32,
 }
 
@@ -65,7 +65,7 @@ pub struct Rewritable {
 }
 
 impl Rewritable {
-    /// Opens a file, behind all links, to read its text.
+    /// Opens a file to read its text, and follows links to it.
     ///
     /// # Errors
     /// The system's error; when not a regular file.
@@ -113,7 +113,7 @@ fn replace(
     let replaced =
         fill(file, bytes, mode, owner).and_then(|()| Ok(renameat(folder, &fresh, folder, name)?));
     if replaced.is_err() {
-        // The first error is returned.
+        // The error of `replaced` is returned, not that of unlinkat(2).
         let _ = unlinkat(folder, &fresh, AtFlags::empty());
     }
     replaced?;
@@ -155,7 +155,7 @@ pub fn only_file(file: File) -> io::Result<File> {
     }
 }
 
-/// Flags for opening what may not be a file.
+/// Flags for opening a path that may not be a regular file.
 #[must_use]
 pub fn file_flags() -> OFlags {
     OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK
@@ -192,7 +192,7 @@ mod tests {
         let (file, opened) = Rewritable::open(&path("user/file")).unwrap();
         assert_eq!(io::read_to_string(opened).unwrap(), "old");
         file.rewrite(b"new").unwrap();
-        // Its owner puts another folder in the place of the file's.
+        // The owner of the file's folder puts another folder in its place.
         std::fs::rename(path("user"), path("elsewhere")).unwrap();
         std::os::unix::fs::symlink(path("roots"), path("user")).unwrap();
         file.rewrite(b"newer").unwrap();
@@ -236,7 +236,7 @@ mod tests {
         let written = std::fs::symlink_metadata(&link).unwrap();
         assert!(written.is_file() && written.mode() & 0o7777 == 0o644);
         assert_eq!(std::fs::read_to_string(&link).unwrap(), "new");
-        // Nothing is left beside it, also when it cannot be put in place.
+        // No temporary file is left, also when the new file cannot be put in place.
         std::fs::create_dir(folder.path().join("folder")).unwrap();
         write_atomically(&folder.path().join("folder"), b"new", 0o644).unwrap_err();
         let left = std::fs::read_dir(folder.path()).unwrap();

@@ -18,7 +18,7 @@ pub fn open_lock_file(path: impl AsRef<Path>) -> io::Result<File> {
         .write(true)
         .mode(OWNER)
         .open(path)?;
-    // Versions before this one made it readable by all.
+    // Earlier versions made the file readable for all.
     file.set_permissions(Permissions::from_mode(OWNER))?;
     Ok(file)
 }

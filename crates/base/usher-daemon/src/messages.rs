@@ -41,7 +41,7 @@ pub fn to_standard_error() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(false)
-        // Else a broken log is reported by eprintln!, which panics and would end the daemon.
+        // Without this, tracing reports a broken log by eprintln!, which panics and would end the daemon.
         .log_internal_errors(false)
         .event_format(Lines {
             format,
@@ -57,7 +57,7 @@ pub fn to_standard_error() {
 /// standard error.
 ///
 /// Call it when the process is sure to go on: the journal asks the kernel about the sender of each message,
-/// and finds no unit if the sender has ended meanwhile. For a stream it has asked already.
+/// and finds no unit if the sender has ended meanwhile. About a stream's sender, it has asked before.
 pub fn have_fields(identifier: &'static str) {
     if is_journal() {
         *NATIVE.write() = Native::open(Path::new(native::SOCKET), identifier).ok();
@@ -70,8 +70,8 @@ pub fn end(error: &dyn fmt::Display) {
     tracing::error!("{error}");
 }
 
-/// Reports how many lines were left out for users whose minute is over. Otherwise the next message reports
-/// it.
+/// Reports how many lines were left out for users whose minute is over. Without this call, the next message
+/// does.
 pub fn summarize() {
     let left_out = QUOTAS
         .lock()
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(told("refused"), "<6>refused\n");
         std::fs::remove_file(&path).unwrap();
         assert_eq!(told("without a socket"), "<6>without a socket\n");
-        // Another one has begun.
+        // Another journal has begun.
         let journal = UnixDatagram::bind(&path).unwrap();
         assert_eq!(told("taken again"), "");
         assert!(next(&journal).unwrap().ends_with("MESSAGE=taken again\n"));

@@ -1,6 +1,6 @@
 //! The numbers socket of a daemon: the account that watches the host (the exporter's) reads the daemon's
-//! numbers there, as one JSON line, [`NumbersView`], at each connection. The daemon reads nothing from
-//! it, so this account can ask for nothing else, and serves one connection after the other.
+//! numbers there, as one JSON line, [`NumbersView`], at each connection. The daemon reads nothing from the
+//! socket, so this account can ask for nothing else. It serves one connection after the other.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,15 +18,15 @@ use crate::packet::in_place;
 use crate::packet_async::accept_stream;
 use crate::role::Role;
 
-/// How long the numbers are sent again before they are collected anew: collecting reads the tables of the
+/// How long the same numbers are sent before they are collected again: collecting reads the tables of the
 /// kernel, and the watcher decides how often it connects.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How long it rests before each connection, so that a watcher who connects without end takes little of the
+/// The daemon's pause before each connection, so that a watcher who connects without end takes little of the
 /// daemon's time.
 const PACE: Duration = Duration::from_millis(20);
 
-/// How long the watcher may take to receive them.
+/// How long the watcher may take to receive the numbers.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A bound numbers socket.
@@ -37,13 +37,13 @@ pub(crate) struct NumbersSocket {
 }
 
 impl NumbersSocket {
-    /// Binds a role's numbers socket for this uid. Without one, removes what an earlier daemon has left. To be
-    /// watched is not the daemon's work: if the socket cannot be made, a warning says so, and the daemon runs
-    /// without it.
+    /// Binds a role's numbers socket for this uid. Without a uid, removes the socket that an earlier daemon
+    /// has left. The daemon can work without being watched: if the socket cannot be made, a warning says so,
+    /// and the daemon runs without it.
     pub(crate) fn bind(role: &Role, watcher: Option<u32>) -> Option<Self> {
         let path = role.numbers_socket();
         let Some(watcher) = watcher else {
-            // The daemon need not have left one.
+            // There may be none.
             let _ = std::fs::remove_file(path);
             return None;
         };

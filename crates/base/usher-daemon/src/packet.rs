@@ -42,9 +42,9 @@ pub struct Peer {
 pub struct Packet {
     /// The bytes; empty when the peer has closed.
     pub bytes: Vec<u8>,
-    /// The descriptors that it carried, close-on-exec.
+    /// The descriptors that the packet carried, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
-    /// The process that sent it (`SCM_CREDENTIALS`), if the socket asks for it ([`Senders::Told`]).
+    /// The process that sent the packet (`SCM_CREDENTIALS`), if the socket asks for it ([`Senders::Told`]).
     pub sender: Option<i32>,
 }
 
@@ -89,7 +89,7 @@ impl PacketSocket {
         send(self.0.as_fd(), bytes, descriptors)
     }
 
-    /// Receives one packet of at most `limit` bytes; empty bytes: the peer has closed.
+    /// Receives one packet of at most `limit` bytes. Empty bytes mean that the peer has closed.
     ///
     /// # Errors
     /// As recvmsg(2); `InvalidData` when the packet or its descriptors exceed their limits.
@@ -97,8 +97,8 @@ impl PacketSocket {
         receive(self.0.as_fd(), limit, MAX_DESCRIPTORS)
     }
 
-    /// As [`Self::receive`], but also returns a packet beyond its limits, or without a descriptor that this
-    /// process may not have: the flag says whether it is complete.
+    /// As [`Self::receive`], but also returns a packet beyond its limits, or one whose descriptors this
+    /// process may not have. The flag says whether the packet is complete.
     ///
     /// # Errors
     /// As recvmsg(2).
@@ -131,26 +131,26 @@ impl From<PacketSocket> for OwnedFd {
 /// after a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Senders {
-    /// They do ([`Packet::sender`]).
+    /// Each packet names its sender ([`Packet::sender`]).
     Told,
-    /// They do not.
+    /// Packets do not name their sender.
     Untold,
 }
 
 /// The programs that may connect to a socket, by the mode and the owner of its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connectable {
-    /// Root's.
+    /// Root's programs.
     ByRoot,
-    /// Those of root and of this user id.
+    /// Programs of root and of this user id.
     By(u32),
-    /// All.
+    /// All programs.
     ByEverybody,
 }
 
-/// Makes a listening packet socket at `path`, replacing what a dead daemon left there. It is made under
-/// another name, and gets this one when it has its mode and owner and listens. So the programs that may
-/// connect reach either the former daemon's socket or this one, and are never refused for its mode.
+/// Makes a listening packet socket at `path`, replacing what a dead daemon left there. The socket is made
+/// under another name, and renamed to `path` when it listens and has its mode and owner. So the programs that
+/// may connect reach either the former daemon's socket or this one, and are never refused for its mode.
 ///
 /// # Errors
 /// As bind(2), listen(2), chown(2) and rename(2).
@@ -167,7 +167,7 @@ pub fn listen(path: &Path, senders: Senders, connectable: Connectable) -> io::Re
         if let Connectable::By(uid) = connectable {
             std::os::unix::fs::chown(path, Some(uid), None)?;
         }
-        // Before the first connection, which inherits it.
+        // Set before the first connection, which inherits this option.
         rustix::net::sockopt::set_socket_passcred(&socket, senders == Senders::Told)?;
         Ok(rustix::net::listen(&socket, 1024)?)
     })?;
@@ -177,7 +177,7 @@ pub fn listen(path: &Path, senders: Senders, connectable: Connectable) -> io::Re
 /// Makes a socket's file by `make`, under another name in the same folder, and then renames it to `path`.
 ///
 /// # Errors
-/// Those of `make` and of rename(2). A file under the other name is left, and replaced at the next call.
+/// The error of `make` or of rename(2). A file under the other name stays, and the next call replaces it.
 pub fn in_place<T>(path: &Path, make: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidInput)?);
@@ -318,7 +318,7 @@ mod tests {
         let path = folder.path().join("socket");
         let listener = listen(&path, Senders::Told, Connectable::ByRoot).unwrap();
         let client = PacketSocket::connect(&path).unwrap();
-        // Before the connection is accepted, too.
+        // Also for a packet that is sent before the connection is accepted.
         client.send(b"one", &[]).unwrap();
         let server =
             PacketSocket(rustix::net::accept_with(&listener, SocketFlags::CLOEXEC).unwrap());
@@ -349,7 +349,8 @@ mod tests {
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
         let _former = listen(&path, Senders::Untold, Connectable::ByEverybody).unwrap();
         assert_eq!(mode(&path), 0o666);
-        // While another one is made, the former one answers; twice, as after a daemon that died meanwhile.
+        // While another socket is made, the former one answers. Made twice, as after a daemon that died
+        // meanwhile.
         for _ in 0..2 {
             in_place(&path, |making| {
                 std::fs::write(making, "")?;

@@ -26,7 +26,7 @@ pub fn register<D: Kept>(descriptor: D, interest: Interest) -> io::Result<AsyncF
     AsyncFd::with_interest(descriptor, interest)
 }
 
-/// A type that owns one descriptor, the same one for its whole life.
+/// A type that owns one descriptor, the same for its whole life.
 pub trait Kept: AsRawFd {}
 
 impl Kept for OwnedFd {}
@@ -47,7 +47,8 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
 /// Waits for a connection, also while descriptors or memory are short.
 ///
 /// # Errors
-/// As accept(2) otherwise, and as getsockopt(2) for the uid of the peer, which comes with the connection.
+/// Other errors of accept(2), and those of getsockopt(2) for the uid of the peer, which comes with the
+/// connection.
 pub(crate) async fn accept_stream(listener: &UnixListener) -> io::Result<(UnixStream, u32)> {
     loop {
         match listener.accept().await {
@@ -67,10 +68,10 @@ pub struct PacketListener(AsyncFd<OwnedFd>);
 
 /// A connected packet socket. All methods take `&self`: one task may send while another receives.
 ///
-/// A receiving task lets other tasks run from time to time, even when packets keep coming: tokio's
-/// readiness of descriptors has no such limit, and a peer that never stops would keep the whole daemon
-/// busy. The socket is registered for receiving only: else the kernel would wake this process whenever
-/// the peer takes a packet.
+/// A receiving task lets other tasks run from time to time, even when packets keep coming: tokio's readiness
+/// of descriptors has no such limit, and a peer that never stops would keep the whole daemon busy. The socket
+/// is registered for receiving only: otherwise the kernel would wake this process whenever the peer takes a
+/// packet.
 #[derive(Debug)]
 pub struct AsyncPacketSocket(AsyncFd<OwnedFd>);
 
@@ -127,7 +128,7 @@ impl PacketListener {
 }
 
 impl AsyncPacketSocket {
-    /// Connects to the listener at `path`. Does not wait, as local connects do not.
+    /// Connects to the listener at `path`, without waiting: local connects do not wait.
     ///
     /// # Errors
     /// As [`PacketSocket::connect`].
@@ -189,7 +190,7 @@ impl AsyncPacketSocket {
         packet::send(self.as_fd(), bytes, &[])
     }
 
-    /// Receives one packet; empty bytes: the peer has closed.
+    /// Receives one packet. Empty bytes mean that the peer has closed.
     ///
     /// # Errors
     /// As [`PacketSocket::receive`].
@@ -199,8 +200,8 @@ impl AsyncPacketSocket {
     }
 
     /// Receives one packet with all its descriptors, and whether it is within its limits. For untrusted
-    /// peers: closing a descriptor of theirs may take as long as they like (SO_LINGER, their own file
-    /// system), so the caller closes it where it may wait.
+    /// peers: closing one of their descriptors may take as long as they like (SO_LINGER, their own file
+    /// system), so the caller closes descriptors where it may wait.
     ///
     /// # Errors
     /// As recvmsg(2).
@@ -263,7 +264,7 @@ mod tests {
             }
         };
         let receiving = async {
-            // Full by now: it was sent without a pause until there was no room.
+            // The socket is full by now: packets were sent without a pause until there was no room.
             let full = packet::send(sender.as_fd(), &[0], &[]).unwrap_err();
             assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
             for number in 0..PACKETS {

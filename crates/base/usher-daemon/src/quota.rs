@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// A number of places, each of whose owners may have a limited number of them.
+/// A number of places. Each owner may have a limited number of them.
 #[derive(Debug)]
 pub struct Quota<K>(Arc<Mutex<State<K>>>);
 
@@ -30,7 +30,7 @@ pub struct Taken<K: Eq + Hash> {
 /// The limit that has been reached.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Exhausted {
-    /// This owner has as many places as it may have.
+    /// This owner has as many places as one owner may have.
     #[error("you have too many connections ({0})")]
     Owner(usize),
     /// All places are taken.
@@ -51,8 +51,8 @@ impl<K: Eq + Hash + Clone> Quota<K> {
         })))
     }
 
-    /// The same, but an owner may have no more than one part in `parts` of the free places. So an owner
-    /// without a place gets one as long as one is free, and a few greedy owners leave many free.
+    /// Limits an owner also to one part in `parts` of the free places. So an owner without a place gets one
+    /// as long as one is free, and a few greedy owners leave many free.
     #[must_use]
     pub fn in_parts(self, parts: usize) -> Self {
         self.0.lock().parts = Some(parts);

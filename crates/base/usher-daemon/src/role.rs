@@ -7,8 +7,8 @@ use usher_system::SystemError;
 use usher_system::privileges::Capabilities;
 use usher_system::sandbox::{self, Ability};
 
-/// The daemons' sockets, a folder each. `ROLE/control.sock` takes root's requests (0600);
-/// `ROLE/numbers.sock` takes none, and sends the exporter the daemon's numbers (0600, usher-exporter).
+/// The daemons' sockets, in one folder for each role. `ROLE/control.sock` takes root's requests (0600);
+/// `ROLE/numbers.sock` takes no requests, and sends the exporter the daemon's numbers (0600, usher-exporter).
 ///
 /// Owner: root, 0755. Made by: systemd-tmpfiles, or the daemons.
 pub const RUNTIME_DIRECTORY: &str = "/run/usher";
@@ -16,27 +16,27 @@ pub const RUNTIME_DIRECTORY: &str = "/run/usher";
 /// One role. `systemctl start usher-NAME` starts it, where it has a unit of the system.
 #[derive(Debug)]
 pub struct Role {
-    /// Its name: of the unit, of the identifier in the journal, of the folder with its sockets.
+    /// The role's name, also of its unit, its identifier in the journal, and the folder with its sockets.
     pub name: &'static str,
-    /// The account that it runs as; none: that of the user who starts it.
+    /// The account that the role runs as; none: the account of the user who starts it.
     pub account: Option<&'static str>,
-    /// The duty of a host that it serves.
+    /// The duty of a host that the role serves.
     pub duty: Duty,
-    /// The purpose that fails on a host without it.
+    /// The purpose that fails on a host without the role.
     pub needed_for: &'static str,
-    /// Whether a host with that duty needs it.
+    /// Whether a host with that duty needs the role.
     pub required: bool,
-    /// Its sockets for other processes, besides its control socket.
+    /// The role's sockets for other processes, besides its control socket.
     pub sockets: &'static [Socket],
-    /// The capabilities that it holds after its start.
+    /// The capabilities that the role holds after its start.
     pub capabilities: Capabilities,
-    /// The capabilities that programs which it executes as root have besides.
+    /// Further capabilities of programs that the role executes as root.
     pub passes_on: Capabilities,
-    /// Its confinement after its start; none: it is not confined.
+    /// The role's confinement after its start; none: it is not confined.
     pub sandbox: Option<Sandbox>,
-    /// Names of the requests that it answers on its control socket; none: it has no such socket.
+    /// Names of the requests that the role answers on its control socket; none: it has no such socket.
     pub answers: &'static [&'static str],
-    /// Largest answer that the command line takes of it, in bytes.
+    /// Largest answer that the command line accepts from the role, in bytes.
     pub largest_answer: usize,
 }
 
@@ -47,7 +47,7 @@ pub struct Duty(pub &'static str);
 /// A packet socket of a role.
 #[derive(Debug, Clone, Copy)]
 pub struct Socket {
-    /// Its path.
+    /// The socket's path.
     pub path: &'static str,
     /// The processes that may connect.
     pub connectors: Connectors,
@@ -67,11 +67,11 @@ pub enum Connectors {
 /// The confinement of a role.
 #[derive(Debug, Clone, Copy)]
 pub struct Sandbox {
-    /// The abilities of its system calls by seccomp, besides those of every confined role.
+    /// The abilities that seccomp permits, besides those of every confined role.
     pub abilities: &'static [Ability],
-    /// Folders below which it may read, by Landlock.
+    /// Folders below which the role may read, by Landlock.
     pub reads: &'static [&'static str],
-    /// Folders below which it may read and write, by Landlock.
+    /// Folders below which the role may read and write, by Landlock.
     pub writes: &'static [&'static str],
 }
 
@@ -82,7 +82,7 @@ pub trait HasRole: Send + Sync + 'static {
 }
 
 impl Socket {
-    /// A socket to which these may connect.
+    /// A socket to which these processes may connect.
     #[must_use]
     pub const fn new(path: &'static str, connectors: Connectors) -> Self {
         Self { path, connectors }
@@ -96,25 +96,25 @@ impl Socket {
 }
 
 impl Role {
-    /// Its control socket.
+    /// The role's control socket.
     #[must_use]
     pub fn control_socket(&self) -> String {
         format!("{}/{}/control.sock", RUNTIME_DIRECTORY, self.name)
     }
 
-    /// The socket from which the account that watches the host reads its numbers.
+    /// The socket from which the account that watches the host reads the daemon's numbers.
     #[must_use]
     pub fn numbers_socket(&self) -> String {
         format!("{}/{}/numbers.sock", RUNTIME_DIRECTORY, self.name)
     }
 
-    /// Whether it answers requests on a control socket.
+    /// Whether the role answers requests on a control socket.
     #[must_use]
     pub fn is_daemon(&self) -> bool {
         !self.answers.is_empty()
     }
 
-    /// The system account of its own; none: it runs as root, or as a user.
+    /// The role's own system account; none: the role runs as root, or as a user.
     #[must_use]
     pub fn own_account(&self) -> Option<&'static str> {
         self.account.filter(|account| *account != "root")

@@ -1,14 +1,14 @@
-//! The service manager's watchdog (`WatchdogSec=` of a unit, systemd.service(5)): it ends a daemon that
-//! hangs, and starts it again. Work that the daemon cannot interrupt has a limit of its own.
+//! The service manager's watchdog (`WatchdogSec=` of a unit, systemd.service(5)): it restarts a daemon that
+//! hangs. Work that the daemon cannot interrupt has a limit of its own.
 
 use std::time::Duration;
 
 use sd_notify::NotifyState;
 use tokio::time::MissedTickBehavior;
 
-/// Tells the service manager that the daemon is alive, for ever: four times in the time after which
-/// it would be taken for dead. Belongs beside the daemon's work, in the same loop. Does nothing
-/// without a watchdog.
+/// Tells the service manager that the daemon is alive, for ever, four times within the time after which a
+/// silent daemon is taken for dead. Run this beside the daemon's work, in the same loop. Does nothing without
+/// a watchdog.
 pub async fn watchdog() {
     let Some(limit) = sd_notify::watchdog_enabled() else {
         return std::future::pending().await;
@@ -28,8 +28,8 @@ pub async fn watchdog() {
 const WORK: Duration = Duration::from_secs(240);
 
 /// Tells the service manager that a long piece of work begins: it may take four minutes, whatever limits the
-/// unit has for the start (`TimeoutStartSec=`) and for signs of life. Belongs before each piece, so that only
-/// progress extends the time.
+/// unit has for the start (`TimeoutStartSec=`) and for signs of life. Call this before each piece, so that
+/// only progress extends the time.
 pub fn long_work_begins() {
     allow(WORK, WORK);
 }

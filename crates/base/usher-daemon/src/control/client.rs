@@ -10,11 +10,11 @@ use super::{AnsweredBy, HEARD, Reply, Request};
 use crate::packet::{connect_within, peer};
 use crate::role::{HasRole, Role};
 
-/// How long a daemon may take to confirm a request: it does one thing after the other, and the
-/// longest takes a few seconds.
+/// How long a daemon may take to confirm a request. A daemon does one thing after the other, and the longest
+/// takes a few seconds.
 const HEARING: Duration = Duration::from_secs(10);
-/// How long the whole answer may take after that. Most take a second; the first load of a module takes more
-/// than a minute in an emulated machine with others beside it.
+/// How long the whole answer may take after the confirmation. Most answers take a second; the first load of a
+/// module takes more than a minute in an emulated machine with others beside it.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A daemon that has used this much processor time since the last check is at work. In hundredths of a second
@@ -31,10 +31,10 @@ pub fn tell_of_waiting(tell: fn(&'static str, Duration)) {
     let _ = WAITING.set(tell);
 }
 
-/// A failed request to a daemon. The first field is its role.
+/// A failed request to a daemon. The first field is the daemon's role.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// Nothing answers at the path of its socket.
+    /// Nothing answers at the path of the daemon's socket.
     #[error(
         "the {0} does not run on this host (nothing answers at {1}); \
          start it with `systemctl start usher-{0}`"
@@ -43,7 +43,7 @@ pub enum ControlError {
     /// The caller may not ask.
     #[error("only root may ask the {0}; run this with sudo")]
     NotPermitted(&'static str),
-    /// The daemon is there and has not answered for so long.
+    /// The daemon runs, but has not answered for this long.
     #[error(
         "the {0} has not answered for {after} s: it hangs, or was stopped (SIGSTOP). Its watchdog \
          restarts it in time; `systemctl kill -s KILL usher-{0}` restarts it now",
@@ -72,7 +72,8 @@ pub fn ask_daemon<R: HasRole, Q: AnsweredBy<R>>(
     ask_role(R::ROLE, request)
 }
 
-/// Asks each of these roles that answers the request, one after the other, each when its item is taken.
+/// Asks the roles among these that answer the request, one after the other. A role is asked when its item is
+/// taken.
 ///
 /// # Errors
 /// Each item: as [`ask_daemon`].
@@ -108,7 +109,7 @@ fn ask_role<Q: Request>(role: &'static Role, request: &Q) -> Result<Q::Answer, C
 /// The processor time that a process has used, in hundredths of a second; none if that cannot be read.
 fn processor_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The process's name, before them, may have anything in it.
+    // The process's name stands before the other fields, and may contain anything, also `)`.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok();
@@ -241,7 +242,7 @@ mod tests {
         use std::sync::atomic::{AtomicU64, Ordering};
         let times = (Duration::from_millis(1), Duration::from_secs(3600));
         let looks = AtomicU64::new(0);
-        // It answers once it has been found at work three times.
+        // The daemon answers once the check has found it at work three times.
         let asked = |is_at_work: bool| {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             looks.store(0, Ordering::Relaxed);
@@ -269,7 +270,7 @@ mod tests {
         let times = (HEARING, PATIENCE);
         assert_eq!(asked(ANSWER, ANSWER.len(), times).unwrap(), ANSWER);
         asked(ANSWER, ANSWER.len() - 1, times).unwrap_err();
-        // An answer that breaks off is none.
+        // An answer that ends early is an error.
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         theirs.write_all(&ANSWER[..4]).unwrap();
         theirs.shutdown(std::net::Shutdown::Write).unwrap();

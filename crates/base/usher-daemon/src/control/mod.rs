@@ -1,6 +1,6 @@
-//! Control requests to the daemons, and their answers: one JSON line each way over a stream socket
-//! that only root may use (file mode and peer credentials). A configuration may follow a request's
-//! line. A daemon sends [`HEARD`] before its answer: a daemon that hangs then differs from a busy one.
+//! Control requests to the daemons, and their answers: one JSON line each way over a stream socket that only
+//! root may use (file mode and peer credentials). A configuration may follow a request's line. A daemon sends
+//! [`HEARD`] before its answer, which tells a busy daemon from one that hangs.
 //!
 //! [`roles!`](crate::roles!) says which role answers which request. [`ask_daemon`] asks one role, [`ask_each`] all
 //! that answer.
@@ -27,22 +27,22 @@ pub const MAX_CANDIDATE: u64 = 64 << 20;
 
 /// A request. Its line is a JSON object of its fields and of `request`, its name.
 pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Its name.
+    /// The request's name.
     const NAME: &'static str;
-    /// The answer, where the daemon could carry it out.
+    /// The answer, if the daemon has carried the request out.
     type Answer: Serialize + DeserializeOwned + Send;
 
-    /// How many bytes follow its line.
+    /// How many bytes follow the request's line.
     fn following(&self) -> u64 {
         0
     }
 
-    /// The bytes that follow its line.
+    /// The bytes that follow the request's line.
     fn attached(&self) -> &[u8] {
         &[]
     }
 
-    /// Takes the bytes that have followed its line.
+    /// Takes the bytes that have followed the request's line.
     fn attach(&mut self, _bytes: Vec<u8>) {}
 }
 
@@ -84,7 +84,7 @@ crate::requests! {
 pub(crate) enum Reply<A> {
     /// The request was carried out.
     Done(A),
-    /// It could not be; nothing changed.
+    /// The request could not be carried out; nothing changed.
     Failed {
         /// The reason, for an administrator.
         reason: String,
@@ -109,7 +109,7 @@ pub struct StatusView {
     pub troubles: Vec<String>,
 }
 
-/// The numbers of a daemon, without a text that could name a user or a host: what its numbers socket has.
+/// The answer at a daemon's numbers socket: its numbers, without a text that could name a user or a host.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub struct NumbersView {
     /// Version of the program.

@@ -21,8 +21,8 @@ pub(super) const SOCKET: &str = "/run/systemd/journal/socket";
 /// Limit of a field's value, in bytes; the rest is cut off.
 const MOST_VALUE: usize = 512;
 
-/// Limit of a message's text, in bytes. Longer ones go to standard error, where the journal splits them. A
-/// datagram with this and all fields fits into a socket's buffer.
+/// Limit of a message's text, in bytes. Longer texts go to standard error, where the journal splits them. A
+/// datagram with a text of this length and all fields fits into a socket's buffer.
 const MOST_TEXT: usize = 48 * 1024;
 
 /// The fields of messages that become fields of the journal. A `claimed_user` is one whom another host only
@@ -40,7 +40,7 @@ const FIELDS: [(&str, &str); 7] = [
 /// The way to the journal.
 pub(super) struct Native {
     socket: UnixDatagram,
-    /// Found anew for each message: a journal that was started again may listen on another socket.
+    /// Looked up for each message: a journal that was started again may listen on another socket.
     path: PathBuf,
     identifier: &'static str,
 }
@@ -93,7 +93,7 @@ impl Datagram {
         let Some((_, name)) = FIELDS.iter().find(|(name, _)| *name == field.name()) else {
             return;
         };
-        // Others choose parts of it. Escaped, it has no newline that would begin another field.
+        // Others choose parts of the value. Escaping removes the newlines that would begin another field.
         let mut escaped = String::new();
         if write_escaped(&mut escaped, &value.to_string()).is_ok() {
             let mut ends = (0..=MOST_VALUE).rev();

@@ -13,11 +13,11 @@ use tracing::field::{Field, Visit};
 /// Lines of one kind about one user within [`WINDOW`].
 const LINES: u32 = 100;
 
-/// How many of them may have the same reason of a refusal, so that one reason does not hide another.
+/// How many of these lines may have the same reason for a refusal, so that one reason does not hide another.
 const LINES_OF_A_REASON: u32 = 20;
 
-/// Lines of one kind about strangers, of whom a line has the address only, within [`WINDOW`]. They may have
-/// as many addresses as they like.
+/// Lines of one kind about all strangers together, within [`WINDOW`]. A line has only a stranger's address,
+/// and a stranger may have any number of them.
 const LINES_ABOUT_STRANGERS: u32 = 200;
 
 /// Lines of one kind without a user, within [`WINDOW`].
@@ -32,23 +32,23 @@ const COUNTED: usize = 16_384;
 /// The field with the reason of a refusal.
 const REASON: &str = "reason";
 
-/// Fields that name the user or host of a line; the first of these that a line has counts.
+/// Fields that name the user or host of a line. If a line has several, the first in this order counts.
 const ABOUT: [&str; 4] = ["user", "uid", "address", "host"];
 
-/// The place in [`ABOUT`] of the field that strangers have.
+/// The index of `address` in [`ABOUT`]: the only field that strangers have.
 const ADDRESS: usize = 2;
 
-/// In place of a user, for all strangers together.
+/// The key of all strangers together, in place of a user.
 const STRANGERS: &str = "of unknown hosts";
 
 /// The decision about a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It is written.
+    /// The line is written.
     Written,
-    /// It is written, as the last of its quota.
+    /// The line is written, as the last of its quota.
     Last,
-    /// It is left out.
+    /// The line is left out.
     LeftOut,
 }
 
@@ -72,7 +72,7 @@ struct Count {
 #[derive(Default)]
 struct Content {
     about: Option<(usize, String)>,
-    /// It names somebody whom the policy knows.
+    /// The event has a field of [`ABOUT`] besides the address: it names somebody whom the policy knows.
     is_of_known: bool,
     reason: Option<String>,
     message: String,
@@ -98,7 +98,7 @@ impl Content {
         }
     }
 
-    /// Whether it is about somebody of whom nothing but an address is known.
+    /// Whether the line is about somebody of whom nothing but an address is known.
     fn is_about_stranger(&self) -> bool {
         self.about.is_some() && !self.is_of_known
     }
@@ -144,14 +144,14 @@ impl Quotas {
         }
     }
 
-    /// Counts a line about a stranger among those about all strangers. None: there is room.
+    /// Counts a line about a stranger among those about all strangers. Returns none if there is room.
     fn of_strangers(&mut self, kind: Identifier, message: &str, now: Instant) -> Option<Fate> {
         let key = (kind, STRANGERS.to_owned());
         let fate = self.count(key, LINES_ABOUT_STRANGERS, message, now);
         (fate != Fate::Written).then_some(fate)
     }
 
-    /// Counts a line of a kind about a user, also among those with its reason.
+    /// Counts a line of a kind about a user, and also among the lines with the same reason.
     fn admit_at(
         &mut self,
         kind: Identifier,
