@@ -16,13 +16,13 @@ pub struct AddressRange {
 /// A fault of a text that is no range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RangeFault {
-    /// It does not have the form of a range.
+    /// The text does not have the form of a range.
     Form,
     /// The first address is after the last.
     Backwards,
-    /// A prefix longer than an address of the family, which has so many bits.
+    /// A prefix longer than an address of the family, which has this many bits.
     PrefixTooLong(u8),
-    /// An address with bits after its prefix; this is the network that it lies in.
+    /// An address with bits after its prefix, and the network in which it lies.
     HostBits(AddressRange),
     /// An IPv4 address written as IPv6.
     Mapped,
@@ -58,12 +58,12 @@ impl AddressRange {
         self.last
     }
 
-    /// Whether these are all addresses of their family: `0.0.0.0/0` or `::/0`.
+    /// Whether the range has all addresses of its family: `0.0.0.0/0` or `::/0`.
     pub fn is_everybody(self) -> bool {
         Self::EVERYBODY.contains(&self)
     }
 
-    /// Whether the address is one of these.
+    /// Whether the address is in the range.
     pub fn contains(self, address: IpAddr) -> bool {
         address.is_ipv4() == self.first.is_ipv4() && (self.first..=self.last).contains(&address)
     }
@@ -76,7 +76,7 @@ impl AddressRange {
         }
     }
 
-    /// The fewest networks that are together this range, in their order.
+    /// The fewest networks that together are this range, in order.
     pub fn networks(self) -> IpSubnets {
         match (self.first, self.last) {
             (IpAddr::V4(first), IpAddr::V4(last)) => Ipv4Subnets::new(first, last, 0).into(),
@@ -139,7 +139,7 @@ impl From<IpAddr> for AddressRange {
     }
 }
 
-/// As the language has it.
+/// The range as the policy language has it.
 impl fmt::Display for AddressRange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.networks().next() {
@@ -164,7 +164,7 @@ pub fn address_number(address: IpAddr) -> u128 {
     }
 }
 
-/// The address of this number in a family; the highest for a number beyond it.
+/// The address of this number in a family; the family's highest address for a larger number.
 pub fn address_from_number(family: IpAddr, number: u128) -> IpAddr {
     match family {
         IpAddr::V4(_) => Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX)).into(),

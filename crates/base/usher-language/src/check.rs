@@ -11,7 +11,7 @@ use crate::source::Place;
 use crate::tree::{Block, Tree};
 use crate::unique::Unique;
 
-/// Something that a text says and that takes more than Usher's daemons to enforce.
+/// A part of a text that Usher's daemons alone cannot enforce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Need {
     /// The block, or the statement with its block, in backquotes.

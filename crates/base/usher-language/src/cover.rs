@@ -5,17 +5,17 @@ use std::net::IpAddr;
 
 use crate::address::{AddressRange, address_number};
 
-/// A set of addresses of IPv4 and of IPv6, as ranges that neither overlap nor touch: their ends by their
-/// beginnings.
+/// A set of addresses: for IPv4 and IPv6, the last addresses of ranges by their first ones. Ranges neither
+/// overlap nor touch.
 #[derive(Debug, Default)]
 pub struct AddressSet([BTreeMap<u128, u128>; 2]);
 
 impl AddressSet {
-    /// Takes a range in.
+    /// Adds a range.
     pub fn add(&mut self, range: AddressRange) {
         let (mut first, mut last) = range_numbers(range);
         let set = &mut self.0[family(range)];
-        // Everything that overlaps or touches becomes one range with it.
+        // Ranges that overlap or touch the new one become one with it.
         while let Some((&start, &end)) = set.range(..=last.saturating_add(1)).next_back() {
             if end.saturating_add(1) < first {
                 break;
@@ -53,7 +53,7 @@ impl AddressSet {
         missing
     }
 
-    /// The lowest address that is missing, IPv4 first.
+    /// The lowest address that is not in the set, IPv4 first.
     pub fn first_missing(&self) -> Option<IpAddr> {
         let all = AddressRange::EVERYBODY.into_iter();
         let mut missing = all.flat_map(|all| self.missing(all));

@@ -21,55 +21,55 @@ pub struct Dialect {
 /// One kind of block.
 #[derive(Clone, Debug, Default)]
 pub struct BlockRule {
-    /// The word that opens it.
+    /// The word that opens the block.
     pub keyword: String,
-    /// Its head is a list of names instead of one name.
+    /// The block's head is a list of names instead of one name.
     pub has_names: bool,
-    /// Its statements.
+    /// The statements of the block.
     pub statements: Vec<StatementRule>,
-    /// Its keywords of which each block has exactly one.
+    /// Pairs of keywords; each block has exactly one of the two.
     pub one_of: Vec<[&'static str; 2]>,
     /// A keyword and its value beside which a block may have both of [`one_of`](Self::one_of).
     pub both_beside: Option<[&'static str; 2]>,
-    /// The blocks inside. These have no blocks inside.
+    /// The blocks inside, which have no blocks inside themselves.
     pub inner: Vec<BlockRule>,
-    /// The statements of each block by its name, where these differ. A block of another name is read without
-    /// being understood.
+    /// The statements by the name of the block, if they depend on it. A block of another name is read, but
+    /// not understood.
     pub modules: Option<BTreeMap<&'static str, Vec<StatementRule>>>,
-    /// The feature that a host must have to enforce it; none if Usher alone is enough.
+    /// The feature that a host must have to enforce the block; none if Usher alone is enough.
     pub needs: Option<&'static str>,
 }
 
 /// How often a statement may stand in its block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Occurrence {
-    /// Needed, and not twice.
+    /// Exactly once.
     Once,
-    /// Not twice.
+    /// Once or not at all.
     #[default]
     AtMostOnce,
-    /// Needed, and as often as it takes.
+    /// Once or more.
     AtLeastOnce,
-    /// As often as it takes.
+    /// Any number of times.
     Any,
 }
 
 /// One kind of statement.
 #[derive(Clone, Debug, Default)]
 pub struct StatementRule {
-    /// The word that begins it. One that ends with `=` has its first value behind it.
+    /// The word that begins the statement. A word that ends with `=` has the first value directly after it.
     pub keyword: String,
-    /// How often it may stand.
+    /// How often the statement may stand in its block.
     pub occurrence: Occurrence,
     /// The values that follow.
     pub shape: Shape,
-    /// A keyword, or a keyword and its value, without which it has no meaning: `style user`.
+    /// A keyword, or a keyword and its value, without which the statement has no meaning: `style user`.
     pub beside: Option<String>,
-    /// The feature that a host must have to enforce it; none if Usher alone is enough.
+    /// The feature that a host must have to enforce the statement; none if Usher alone is enough.
     pub needs: Option<String>,
-    /// Its purpose, in one line.
+    /// The purpose of the statement, in one line.
     pub about: String,
-    /// Wrong words that people write for its keyword, by their beginnings.
+    /// The beginnings of wrong words that people write for the keyword.
     pub slips: &'static [&'static str],
 }
 
@@ -89,7 +89,7 @@ pub enum Shape {
     AnyOr(Kind),
     /// Values and words in a fixed order.
     Phrase(Vec<Part>),
-    /// Something else, which the dialect's own check reads. How it is written, with backquotes.
+    /// A form that the dialect's own check reads. The text shows that form, with backquotes.
     Own(String),
 }
 
@@ -117,8 +117,8 @@ impl Dialect {
             .find(|rule| rule.begins_with(keyword))
     }
 
-    /// The blocks and statements of both, this one's first: one text may have those of either. No block or
-    /// statement of the other may begin with a word with which one of these begins.
+    /// A dialect with the blocks and statements of both; those of this one come first. No word may begin a
+    /// block or statement in both.
     pub fn join(mut self, other: Self) -> Self {
         self.blocks.extend(other.blocks);
         self.statements.extend(other.statements);
@@ -150,7 +150,7 @@ impl Dialect {
 }
 
 impl BlockRule {
-    /// The statements of a block of this kind and name; none for one that is not understood.
+    /// The statements of a block of this kind and name; none for a block that is not understood.
     pub fn statements_of(&self, name: Option<&str>) -> Option<&[StatementRule]> {
         match &self.modules {
             None => Some(&self.statements),
@@ -176,19 +176,19 @@ impl StatementRule {
         }
     }
 
-    /// The same, but without a meaning unless the block also says this.
+    /// Gives the statement a meaning only in a block that also says `beside`.
     pub fn beside(mut self, beside: &str) -> Self {
         self.beside = Some(beside.to_owned());
         self
     }
 
-    /// The same, recognized also by wrong words for its keyword that begin like this.
+    /// Also recognizes wrong words for the keyword, by these beginnings.
     pub fn slips(mut self, beginnings: &'static [&'static str]) -> Self {
         self.slips = beginnings;
         self
     }
 
-    /// The same, enforced only by a host that has this.
+    /// Requires a feature of the host that is to enforce the statement.
     pub fn needs(mut self, needs: &str) -> Self {
         self.needs = Some(needs.to_owned());
         self
@@ -208,8 +208,8 @@ impl StatementRule {
         self.slips.iter().any(|slip| word.starts_with(slip))
     }
 
-    /// Whether this word cannot be another value behind these of the last group. If it begins something else,
-    /// it then does so wherever it stands.
+    /// Whether the statement is complete before this word, because the word cannot be another value of its
+    /// last group. If the word begins something else, it then does so even in the middle of a line.
     pub(crate) fn is_full(&self, group: &[Item], word: &str) -> bool {
         let longest = match &self.shape {
             Shape::Nothing => 0,
@@ -238,7 +238,7 @@ impl StatementRule {
         })
     }
 
-    /// How it is written, with backquotes.
+    /// The form of the statement, with backquotes.
     pub fn form(&self) -> String {
         let keyword = &self.keyword;
         let forms = |kind: &Kind, rest: &str| {

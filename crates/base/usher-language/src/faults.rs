@@ -32,7 +32,7 @@ crate::mistakes! {
         UnterminatedString
             => "the string does not end on its line";
             "end it with `\"`; a line end within a string is written `\\n`";
-        /// A backslash before something that has no such meaning.
+        /// A backslash before a character that makes no escape.
         UnknownEscape { character: char }
             => "`\\{}` means nothing in a string", shown(1, &character.to_string());
             "write `\\\\` for a backslash; there are `\\\\`, `\\\"`, `\\n` and `\\t`";
@@ -106,7 +106,7 @@ crate::mistakes! {
         UnknownStatement { block: String, found: Found, nearest: Option<String>, known: String }
             => "{} block has no statement `{found}`", one(block);
             "{}", did_you_mean(nearest, statements_of(block, known));
-        /// A statement that begins with another of its words.
+        /// A statement that begins with one of its later words.
         WrongBeginning { found: Found, form: String }
             => "`{found}` does not begin a statement"; "write {form}";
         /// A statement that this block must have.
@@ -123,7 +123,7 @@ crate::mistakes! {
         NotBeside { statement: String, beside: String, found: String }
             => "`{statement}` has no meaning with `{found}`";
             "remove `{statement}`; it is for `{beside}`";
-        /// A statement that may stand once, a second time.
+        /// A second statement of a kind that may stand once.
         RepeatedStatement { statement: String, within: &'static str, first: Place }
             => "`{statement}` stands a second time in this {within}; the first is at {first}";
             "make one statement of the two";
@@ -146,7 +146,7 @@ crate::mistakes! {
         /// A string where a word belongs.
         ExpectedWord { found: Found }
             => "{found} must be a word, not a string"; "leave the quotes out";
-        /// Not a name.
+        /// A word that is not a valid name.
         InvalidName { noun: &'static str, rule: &'static str, found: Found }
             => "`{found}` cannot be the name of {} {noun}", article(noun); "{rule}";
         /// A word of another kind: `not` says what it should be, and `write` how that is written.
@@ -193,7 +193,7 @@ fn one(keyword: &str) -> String {
     format!("{} `{keyword}`", article(keyword))
 }
 
-/// The statements that a block has.
+/// The remedy that lists the statements of a block.
 fn statements_of(block: &str, known: &str) -> String {
     if known.is_empty() {
         "remove it: this block has no statements".to_owned()
@@ -202,7 +202,7 @@ fn statements_of(block: &str, known: &str) -> String {
     }
 }
 
-/// `u` counts as a consonant: a user.
+/// The indefinite article. `u` counts as a consonant: a user.
 fn article(noun: &str) -> &'static str {
     if noun.starts_with(['a', 'e', 'i', 'o']) {
         "an"

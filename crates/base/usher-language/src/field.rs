@@ -16,19 +16,19 @@ use crate::unique::Unique;
 /// One statement with its declaration; also one that stands outside of blocks.
 #[derive(Clone, Debug)]
 pub struct Field<'t> {
-    /// Its declaration.
+    /// The statement's declaration.
     pub rule: &'t StatementRule,
-    /// The text of the policy.
+    /// The statement in the text of the policy.
     pub statement: &'t Statement,
     /// Collects mistakes.
     pub reporter: &'t Reporter<'t>,
-    /// The values in their order; a part of a phrase that is left out is none. Empty where a mistake
-    /// has been reported, and for a [`Shape::Own`].
+    /// The values in their order; none stands for a part of a phrase that is left out. Empty if a mistake has
+    /// been reported, and for a [`Shape::Own`].
     values: Vec<Option<(&'t Item, Checked)>>,
 }
 
 impl<'t> Field<'t> {
-    /// A statement by its declaration, its values checked.
+    /// Checks the values of a statement by its declaration.
     pub(crate) fn read(
         rule: &'t StatementRule,
         statement: &'t Statement,
@@ -60,7 +60,8 @@ impl<'t> Field<'t> {
                 [_, second, ..] => self.unexpected(second),
                 [] => None,
             },
-            // If one value of a list is wrong, the others count: their names may stand twice.
+            // If one value of a list is wrong, the others still count, so that names that stand twice are
+            // found.
             Shape::Sequence(kind) => {
                 let items = self.sequence()?.iter();
                 // Behind a string that does not end, no value is at its place.
@@ -152,7 +153,7 @@ impl<'t> Field<'t> {
             .origin(self.statement.location, self.statement.last)
     }
 
-    /// The words of values that may have blanks between them, as one. None for a string, reported.
+    /// The words of values that may have blanks between them, as one. Reports a string, and returns none.
     pub fn together(&self, items: &[Item]) -> Option<String> {
         items
             .iter()
@@ -200,7 +201,8 @@ impl<'t> Field<'t> {
             })
     }
 
-    /// The values of a phrase, those that are left out as none. None where something is wrong.
+    /// The values of a phrase; none in the place of a value that is left out. Returns none if a mistake has
+    /// been reported.
     pub fn parts<const N: usize>(&self) -> Option<[Option<&'t Item>; N]> {
         debug_assert!(
             [0, N].contains(&self.values.len()),
@@ -219,7 +221,7 @@ impl<'t> Field<'t> {
         matches!(self.rule.shape, Shape::AnyOr(_)) && self.items().any(|item| item.is_word("any"))
     }
 
-    /// `keyword VALUE VALUE ...;`, at least one; else reported.
+    /// The values of `keyword VALUE VALUE ...;`, at least one. Reports any other form.
     pub fn sequence(&self) -> Option<&'t [Item]> {
         match self.statement.groups.as_slice() {
             [group] => Some(group),
@@ -228,7 +230,7 @@ impl<'t> Field<'t> {
         }
     }
 
-    /// `keyword VALUE, VALUE, ...;`, at least one; else reported.
+    /// The values of `keyword VALUE, VALUE, ...;`, at least one. Reports any other form.
     fn list(&self) -> Option<Vec<&'t Item>> {
         if self.statement.groups.is_empty() {
             return self.missing();
@@ -278,7 +280,7 @@ impl<'t> Field<'t> {
         self.reporter.refuse(item.location, mistake)
     }
 
-    /// Whether the statement has more values between its commas than it may; reported.
+    /// Reports a statement with more than `most` values between its commas, and returns whether it has more.
     pub fn has_too_many(&self, most: usize, hint: &'static str) -> bool {
         let found = self.statement.groups.len();
         if found > most {

@@ -85,7 +85,7 @@ impl<'t> Fields<'t> {
         }
     }
 
-    /// Exactly one of two statements.
+    /// Reports a block that has both or neither of two statements of which it must have one.
     fn check_one_of(&self, block: &Block<'_>, rules: &[StatementRule], reporter: &Reporter<'_>) {
         for keywords in self.one_of {
             let found: Vec<&Field<'_>> =
@@ -124,7 +124,7 @@ impl<'t> Fields<'t> {
         }
     }
 
-    /// Whether the block says what permits both of two statements.
+    /// Whether the block has the statement that permits both of two statements.
     fn may_have_both(&self, block: &Block<'_>) -> bool {
         let beside = block.rule.both_beside;
         beside.is_some_and(|[keyword, word]| self.word(keyword) == Some(word))
@@ -157,7 +157,7 @@ impl<'t> Fields<'t> {
         field.reporter.report(field.statement.location, mistake);
     }
 
-    /// The other statement of a pair of which the block has exactly one, if that stands there.
+    /// The other statement of the keyword's pair in `one_of`, if the block has it.
     fn other_of(&self, keyword: &str) -> Option<&'static str> {
         let mut pairs = self.one_of.iter().filter(|pair| pair.contains(&keyword));
         pairs.find_map(|pair| {
@@ -178,12 +178,12 @@ impl<'t> Fields<'t> {
             .filter(move |field| field.rule.keyword == keyword)
     }
 
-    /// The number of the statement that may stand once.
+    /// The number in this statement, which may stand once in its block.
     pub fn number<N: TryFrom<u64>>(&self, keyword: &str) -> Option<N> {
         N::try_from(self.one(keyword)?.number()?).ok()
     }
 
-    /// The word of the statement that may stand once.
+    /// The word in this statement, which may stand once in its block.
     pub fn word(&self, keyword: &str) -> Option<&str> {
         self.one(keyword)?.words().next().map(|(word, _)| word)
     }
@@ -194,7 +194,7 @@ impl<'t> Fields<'t> {
     }
 }
 
-/// The statements by their declarations. One that may stand once and stands again is reported.
+/// Checks statements by their declarations. Reports a second statement of a kind that may stand once.
 fn fields<'t>(
     rules: &'t [StatementRule],
     statements: &'t [Statement],

@@ -31,7 +31,7 @@ pub fn format(dialect: &Dialect, source: &Source) -> Result<String, Vec<Diagnost
     if !errors.is_empty() {
         return Err(errors);
     }
-    // The same lexer as the parser's: a second reading of the language would be another language.
+    // The parser's lexer, so that parser and formatter read the same language.
     let reporter = Reporter::new(sources);
     let mut lexer = Lexer::new(source, 0, &reporter);
     let mut writer = Writer::new(dialect);
@@ -76,7 +76,7 @@ struct Writer<'d> {
     /// The last token of the head.
     after: After,
     last: Last,
-    /// An empty line stood in the text since then.
+    /// An empty line stood in the text since `last`.
     empty_line: bool,
 }
 
@@ -163,7 +163,7 @@ impl<'d> Writer<'d> {
     fn value(&mut self, token: &Token<'_>, written: &str) {
         let is_string = matches!(token.kind, TokenKind::Text(_));
         if self.in_head {
-            // The blank before it, and the `,` or `;` behind.
+            // 2: the blank before the token, and the `,` or `;` after it.
             let column = self.column + written.chars().count() + 2;
             let may_break = match self.after {
                 After::Comma => true,
@@ -188,7 +188,7 @@ impl<'d> Writer<'d> {
         };
     }
 
-    /// Goes on with a head: on this line or, when a comment or its length ended that, on the next.
+    /// Continues a head: on this line or, when a comment or its length ended this line, on the next.
     fn go_on(&mut self, written: &str, blank: &str) {
         if self.column == 0 {
             self.indent();
@@ -206,7 +206,7 @@ impl<'d> Writer<'d> {
         self.end_line();
     }
 
-    /// The empty line before what stands outside of heads, where one belongs.
+    /// Writes the empty line before a thing outside of heads, where one belongs.
     fn separate(&mut self, is_block: bool) {
         let wanted = match self.last {
             Last::Nothing | Last::Open => false,

@@ -8,7 +8,7 @@ use crate::source::Location;
 pub struct Item {
     /// The value.
     pub value: Value,
-    /// Its place.
+    /// The place of the value.
     pub location: Location,
 }
 
@@ -19,7 +19,7 @@ pub enum Value {
     Word(String),
     /// A string, escapes already replaced.
     Text(String),
-    /// A string that has been reported: nothing more is to be said of it.
+    /// A string with a mistake, which has been reported already.
     Broken,
 }
 
@@ -40,7 +40,7 @@ impl Item {
         }
     }
 
-    /// Whether it is this word.
+    /// Whether the value is this word.
     pub fn is_word(&self, word: &str) -> bool {
         self.word() == Some(word)
     }
@@ -55,7 +55,7 @@ impl Item {
     }
 }
 
-/// Whether it is an absolute path without `.`, `..`, `//` and `/` at its end.
+/// Whether a path is absolute, and has no `.`, `..`, `//`, and no `/` at its end.
 pub fn is_plain_path(path: &str) -> bool {
     path.strip_prefix('/').is_some_and(|path| {
         path.split('/')

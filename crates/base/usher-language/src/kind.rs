@@ -54,7 +54,7 @@ pub enum Kind {
 /// A value that was checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checked {
-    /// A number, by its kind in seconds, bytes, percent or as it is.
+    /// A number: seconds, bytes or percent if the kind has a unit.
     Number(u64),
     /// A word.
     Word(String),
@@ -63,7 +63,7 @@ pub enum Checked {
 }
 
 impl Kind {
-    /// How forms write it.
+    /// The placeholders for values of this kind in forms.
     pub(crate) fn placeholders(&self) -> Vec<String> {
         let one = |text: &str| vec![text.to_owned()];
         match self {
@@ -199,7 +199,7 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All, in the order of the language.
+            /// All words, in the order of the language.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
             /// The word.
@@ -209,12 +209,12 @@ macro_rules! words {
                 }
             }
 
-            /// The one of this word.
+            /// The value of this word, if there is one.
             pub fn of_word(word: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|one| one.word() == word)
             }
 
-            /// The kind of value that it is.
+            /// The kind of value that is one of these words.
             pub fn kind() -> $crate::Kind {
                 let words = Self::ALL.iter().map(|one| one.word().to_owned());
                 $crate::Kind::Choice(words.collect())

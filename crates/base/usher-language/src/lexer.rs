@@ -25,7 +25,7 @@ pub(crate) enum TokenKind<'a> {
 pub(crate) struct Token<'a> {
     pub(crate) kind: TokenKind<'a>,
     pub(crate) location: Location,
-    /// Only blanks stand before it on its line.
+    /// Only blanks stand before the token on its line.
     pub(crate) starts_line: bool,
 }
 
@@ -133,8 +133,8 @@ impl<'a> Lexer<'a> {
         TokenKind::Word(&self.text[start..self.position])
     }
 
-    /// A string ends on its line: a forgotten quote then spoils one statement and not the rest of the
-    /// file.
+    /// Reads a string. It must end on its line, so that a forgotten quote spoils one statement and not the
+    /// rest of the file.
     fn string(&mut self, reporter: &Reporter<'_>) -> TokenKind<'a> {
         let start = self.position;
         self.position += 1;
@@ -147,8 +147,8 @@ impl<'a> Lexer<'a> {
                 let line = &self.text[start..self.position];
                 let unterminated = self.location(start, start + line.trim_end().len());
                 reporter.report(unterminated, SyntaxMistake::UnterminatedString);
-                // The string was not meant to include the `;` of the statement or a brace, with what follows,
-                // nor the quote of the next string.
+                // A string without its quote was not meant to include the `;` of the statement or a brace and
+                // what follows, nor the quote of the next string.
                 if let Some(end) = end_meant(line) {
                     self.position = start + end;
                 }
@@ -170,7 +170,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Whether a quote is missing on the line, from the string on that begins here.
+    /// Whether a quote is missing on the line behind `start`, where a string begins.
     fn lacks_quote(&mut self, start: usize) -> bool {
         if let Some((end, lacks)) = self.quotes
             && start < end
@@ -219,8 +219,8 @@ impl<'a> Lexer<'a> {
     }
 }
 
-/// The latest place at which a string was meant to end: the first `;` of its line behind which a blank or the
-/// end follows, or a brace between blanks or at the end.
+/// The latest place at which a string was meant to end: the first `;` of its line before a blank or the end,
+/// or the first brace between blanks or at the end.
 fn end_meant(line: &str) -> Option<usize> {
     let ends = |(place, found): &(usize, &str)| {
         let rest = &line[place + 1..];

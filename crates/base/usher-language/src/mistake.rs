@@ -98,7 +98,7 @@ impl Diagnostic {
         self.kind.remedy()
     }
 
-    /// The reason, where it is one of these mistakes.
+    /// The reason as a mistake of type `M`, if it is one.
     pub fn is<M: Mistake>(&self) -> Option<&M> {
         (&*self.kind as &dyn Any).downcast_ref()
     }
@@ -120,7 +120,7 @@ impl PartialEq for Diagnostic {
 
 impl Eq for Diagnostic {}
 
-/// Text of a policy. Displays fit for a terminal: on one line, short, with nothing invisible.
+/// Text of a policy. Its display is fit for a terminal: on one line, short, without invisible characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Found(pub String);
 

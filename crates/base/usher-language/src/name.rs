@@ -5,19 +5,19 @@ use std::str::FromStr;
 use crate::faults::StatementMistake;
 use crate::mistake::Found;
 
-/// Names that a dialect has: what messages call them, and which there can be.
+/// The rule for one kind of a dialect's names.
 #[derive(Clone, Copy, Debug)]
 pub struct NameRule {
     /// `user`, `host`.
     pub noun: &'static str,
-    /// The sentence that tells which names there can be.
+    /// The sentence of messages that describes valid names.
     pub rule: &'static str,
     /// `any` is no such name: it is the language's word for all.
     pub any_is_reserved: bool,
 }
 
 impl NameRule {
-    /// The name that a word is.
+    /// Reads a word as a name.
     ///
     /// # Errors
     ///

@@ -37,8 +37,8 @@ impl<N> Peers<N> {
 }
 
 impl<N: FromStr> Peers<N> {
-    /// Divides values into the words that name peers, which come first, and the rest. None: there are
-    /// too few values.
+    /// Divides values into the words that name peers, which come first, and the rest. Returns none if there
+    /// are too few values.
     pub fn split(items: &[Item]) -> Option<(&[Item], &[Item])> {
         // `a - b` and `a / n` may have blanks.
         let parts = match items.get(1) {
@@ -61,7 +61,7 @@ impl<N: FromStr> Peers<N> {
                 StatementMistake::NetworkHostBits { found, network }
             }
             Err(RangeFault::Form) => {
-                // A name that ends in a number is a slip in an address, unless a host has it.
+                // A name that ends in a number is a slip in an address, unless it is a host's name.
                 let last = written.rsplit('.').next().unwrap_or_default();
                 let numeric = last.bytes().all(|byte| byte.is_ascii_digit());
                 match written.parse::<N>() {

@@ -33,14 +33,14 @@ impl BlockText {
         self.line(format_args!("{keyword} {value};"));
     }
 
-    /// A statement, where there is a value.
+    /// Writes a statement, if there is a value.
     pub fn optional(&mut self, keyword: &str, value: Option<impl Display>) {
         if let Some(value) = value {
             self.statement(keyword, value);
         }
     }
 
-    /// A statement whose value is not the default.
+    /// Writes a statement, if its value is not the default.
     pub fn unless<T: PartialEq + Display>(&mut self, default: T, keyword: &str, value: T) {
         if value != default {
             self.statement(keyword, value);
@@ -52,7 +52,7 @@ impl BlockText {
         self.line(format_args!("{keyword};"));
     }
 
-    /// A statement with a list; none where the list is empty.
+    /// Writes a statement with a list, unless the list is empty.
     pub fn list(&mut self, keyword: &str, values: impl IntoIterator<Item = impl Display>) {
         let values = joined(values, ", ");
         if !values.is_empty() {
@@ -66,7 +66,7 @@ impl BlockText {
         self.line(format_args!("}}"));
     }
 
-    /// Closes the block.
+    /// Closes the block, and returns its text.
     pub fn end(mut self) -> String {
         self.close();
         self.text
@@ -83,7 +83,7 @@ pub fn joined(values: impl IntoIterator<Item = impl Display>, between: &str) -> 
     values.join(between)
 }
 
-/// A size of memory with the largest unit that keeps it whole.
+/// A size of memory, written with the largest unit that leaves a whole number.
 #[derive(Clone, Copy, Debug)]
 pub struct Size(pub u64);
 
@@ -132,7 +132,7 @@ impl Display for Units {
     }
 }
 
-/// As [`Units`], of so many seconds.
+/// [`Units`] of this many seconds.
 pub(crate) fn seconds(seconds: u64) -> Units {
     Units(Duration::from_secs(seconds))
 }

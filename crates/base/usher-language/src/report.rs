@@ -63,8 +63,8 @@ impl<'s> Reporter<'s> {
         None
     }
 
-    /// The place of an earlier text that a mistake contradicts. An empty one when no more mistakes
-    /// are kept: finding it takes a walk over the text.
+    /// The place of an earlier text that a mistake contradicts. An empty place when no more mistakes are
+    /// kept: finding a place takes a walk over the text.
     pub fn place(&self, location: Location) -> Place {
         if self.found.borrow().len() < MAXIMUM_ERRORS {
             place_of(self.sources, location)

@@ -13,7 +13,7 @@ pub struct Setting {
     pub keyword: String,
     /// The values that follow it, in groups that commas divide.
     pub values: Vec<Vec<Written>>,
-    /// Its place.
+    /// The place of the statement.
     pub origin: Origin,
 }
 
@@ -69,7 +69,7 @@ impl Written {
 }
 
 impl std::fmt::Display for Written {
-    /// As the canonical form has it.
+    /// The value in its canonical form.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Word(text) => formatter.write_str(text),

@@ -23,7 +23,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// From one byte up to another, which is not part of it.
+    /// From one byte up to another, which is excluded.
     pub(crate) fn between(offset: usize, end: usize) -> Self {
         let length = end - offset;
         Self { offset, length }

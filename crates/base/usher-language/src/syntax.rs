@@ -1,4 +1,4 @@
-//! Tokens to blocks of statements, without knowing what the statements mean.
+//! Parses tokens into blocks of statements, without knowing what the statements mean.
 //!
 //! Both blocks and statements begin with a *head*: a word, then values in groups separated by
 //! commas. `;` ends a statement, `{ ... }` makes a block. One kind of block has blocks inside; a few
@@ -72,7 +72,7 @@ fn has_word(rule: Option<&StatementRule>, word: &str) -> bool {
     rule.is_some_and(|rule| rule.has_word(word))
 }
 
-/// Whether a word that begins heads does so behind these values, also in the middle of a line: behind
+/// Whether a word that can begin a head begins one behind these values, even in the middle of a line: behind
 /// a string, or behind all values that the statement may have.
 fn is_full(rule: Option<&StatementRule>, group: &[Item], word: &str) -> bool {
     let is_text = |item: &Item| matches!(item.value, Value::Text(_));
@@ -90,7 +90,7 @@ struct Parser<'d, 'a, 'r> {
 
 impl<'d, 'a> Parser<'d, 'a, '_> {
     fn parse(&mut self, tree: &mut Tree<'d>) {
-        // A statement found inside an unclosed block that belongs outside.
+        // A statement that belongs outside of blocks, found inside an unclosed block.
         let mut pending: Option<(Statement, Terminator)> = None;
         loop {
             let (head, terminator) = match pending.take() {
@@ -261,8 +261,8 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
         rule
     }
 
-    /// A block whose head has been read, up to its `}`. Also returns what stands outside of blocks, if that
-    /// came first.
+    /// Parses a block whose head has been read, up to its `}`. Also returns a head that belongs outside of
+    /// blocks, if that came before the `}`.
     fn block(
         &mut self,
         rule: &'d BlockRule,
@@ -281,7 +281,7 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
     }
 
     /// Where the `{` of a block is forgotten, its head has the first statement too: `users u member a;`.
-    /// Reports that, and parts the two.
+    /// Reports that, and separates the two.
     fn forgotten_brace(
         &self,
         rule: Option<&BlockRule>,
@@ -301,7 +301,7 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
             let places = group.iter().enumerate();
             places.map(move |(place, item)| (number, place, item))
         });
-        // The first is the name.
+        // The first value is the name.
         let mut places = places.skip(1);
         let Some((number, place, keyword)) = places.find(|(.., item)| begins(item)) else {
             return (head, terminator, None);
@@ -426,8 +426,8 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
         None
     }
 
-    /// A block inside of another, and those that begin inside of it because it is not closed. One
-    /// level deep: no kind that stands inside has blocks inside.
+    /// Parses a block inside another, and blocks that begin inside the inner one because it is not closed.
+    /// There is one level only: no kind of block that stands inside has blocks inside.
     fn inner_blocks(
         &mut self,
         rule: &'d BlockRule,
@@ -445,7 +445,7 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
         }
     }
 
-    /// Reports that something begins inside a block that stands outside of blocks.
+    /// Reports that something that belongs outside of blocks begins inside a block.
     fn missing_close(&self, block: &Block<'_>, head: &Statement) {
         let mistake = SyntaxMistake::MissingClose {
             found: Found(head.keyword.clone()),
@@ -479,8 +479,8 @@ impl<'d, 'a> Parser<'d, 'a, '_> {
         }
     }
 
-    /// Skips what begins with this token, with its `;` or its block. Stops before the `}` of the block around
-    /// it.
+    /// Skips the statement or block that begins with this token. Stops before the `}` of the surrounding
+    /// block.
     fn skip_statement(&mut self, first: &Token<'_>) {
         if first.kind == TokenKind::Semicolon {
             return;

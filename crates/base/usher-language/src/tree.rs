@@ -17,25 +17,25 @@ pub struct Tree<'d> {
 /// A block.
 #[derive(Clone, Debug)]
 pub struct Block<'d> {
-    /// The dialect's declaration of its kind.
+    /// The dialect's declaration of this kind of block.
     pub rule: &'d BlockRule,
-    /// The place of its keyword.
+    /// The place of the block's keyword.
     pub location: Location,
-    /// Its names, nearly always one. None where it is missing, which has been reported.
+    /// The block's names, nearly always one. Empty if the name is missing, which has been reported.
     pub names: Vec<Item>,
-    /// Its statements.
+    /// The block's statements.
     pub statements: Vec<Statement>,
     /// The blocks inside.
     pub blocks: Vec<Block<'d>>,
 }
 
 impl Block<'_> {
-    /// Its first name.
+    /// The block's first name.
     pub fn name(&self) -> Option<&Item> {
         self.names.first()
     }
 
-    /// The last token of its head before the `{`.
+    /// The last token of the block's head before the `{`.
     pub fn head_end(&self) -> Location {
         self.names
             .last()
@@ -48,7 +48,7 @@ impl Block<'_> {
 pub struct Statement {
     /// The first word.
     pub keyword: String,
-    /// Its place.
+    /// The place of the first word.
     pub location: Location,
     /// The values, by the commas between them. No group is empty.
     pub groups: Vec<Vec<Item>>,

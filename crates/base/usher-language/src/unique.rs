@@ -1,4 +1,4 @@
-//! "At most once", with the place of the first.
+//! Keys that may stand at most once, each with the place at which it stood first.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -52,7 +52,7 @@ mod tests {
                 b"users u {\n  # \xc3\xa9t\xe9 {",
                 "a.policy:2:7: the byte 0xe9 ",
             ),
-            // A character that the end cuts.
+            // A character that the end of the text cuts off.
             (b"# \xe2\x82", "a.policy:1:3: the byte 0xe2 "),
         ] {
             let error = read(bytes).unwrap_err();

@@ -1,4 +1,4 @@
-//! A block whose statements differ by its name: those of modules, some of which are not known.
+//! Tests of a block whose statements depend on its name: blocks of modules, some of which are unknown.
 
 use usher_language::{
     BlockRule, BlockText, Diagnostic, Dialect, Fields, Kind, Name, NameRule, Occurrence, Reporter,
