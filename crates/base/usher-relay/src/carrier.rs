@@ -1,10 +1,10 @@
 //! Moves bytes from one connection to another: by splice(2) through a pipe, which copies nothing, or
 //! through memory when all pipes are in use.
 //!
-//! A user without privileges may have pipes of 64 MiB together (fs.pipe-user-pages-soft); further pipes
-//! have a page or two, and are slow. So there are few, and a direction holds one only while it has bytes to
-//! move. The kernel does not account the contents of a pipe, so a peer that does not read keeps at most
-//! one.
+//! A user without privileges may have pipes of 64 MiB together (fs.pipe-user-pages-soft); further pipes have
+//! a page or two, and are slow. So the relay has few pipes, and a direction holds one only while it has bytes
+//! to move. The kernel does not account the contents of a pipe, so the relay leaves at most one to a peer
+//! that does not read.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -96,7 +96,7 @@ impl Carrier {
     /// carrier: else `WouldBlock` could come from either side.
     ///
     /// # Errors
-    /// The connection's, `WouldBlock` among them.
+    /// The connection's errors, including `WouldBlock`.
     pub fn fill(&mut self, from: &OwnedFd) -> io::Result<usize> {
         let (filled, taken) = match self {
             Self::Pipe(pipe, filled) => (
@@ -109,7 +109,7 @@ impl Carrier {
         Ok(taken)
     }
 
-    /// Writes all its bytes to a connection.
+    /// Writes all bytes of the carrier to a connection.
     pub async fn empty(&mut self, to: &AsyncFd<OwnedFd>) -> io::Result<()> {
         match self {
             Self::Pipe(pipe, filled) => {

@@ -1,6 +1,6 @@
 //! Moves the bytes between two connections, for `usher proxy` and usher-identify(8).
 //!
-//! Room: the connections that it is given. It reads none of their bytes.
+//! Room: the connections that its callers pass. It reads none of their bytes.
 #![forbid(unsafe_code)]
 
 mod carrier;

@@ -1,5 +1,5 @@
-//! Moves the bytes between two connections, unread. An end, an abort or an urgent byte of one connection
-//! becomes one of the other.
+//! Moves the bytes between two connections, unread. The end, an abort or an urgent byte of one connection is
+//! passed on to the other.
 
 use std::future::pending;
 use std::io;
@@ -30,10 +30,10 @@ pub trait Connection {
     /// Whether it is TCP.
     const IS_TCP: bool;
 
-    /// Its socket, which does not block.
+    /// The connection's socket, which does not block.
     ///
     /// # Errors
-    /// When the reactor does not give it back.
+    /// When the reactor does not give the socket back.
     fn into_socket(self) -> io::Result<OwnedFd>;
 }
 
@@ -60,16 +60,17 @@ impl Watched {
     }
 }
 
-/// How long the bytes before an abort may take to arrive at the other side, before it is aborted too.
+/// How long the bytes before an abort may take to arrive at the other side, before that side is aborted too.
 const LAST_BYTES: Duration = Duration::from_secs(1);
-/// How often the relay checks whether they have arrived.
+/// The pause between two checks whether these bytes have arrived.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Relays until both directions have ended. Each ends by itself: a connection may be closed for sending and
-/// still receive. When one connection is aborted or breaks, the other is aborted.
+/// Relays until both directions have ended. Each direction ends by itself: a connection may be closed for
+/// sending and still receive. When one connection is aborted or breaks, the other is aborted.
 ///
 /// An urgent byte keeps its place in the stream. Unlike within one connection, its notice does not overtake
-/// the bytes before it. A UNIX stream gets it as an ordinary byte, and an abort as its end: it knows neither.
+/// the bytes before it. A UNIX stream has neither urgent bytes nor aborts: it gets an urgent byte as an
+/// ordinary byte, and an abort as its end.
 ///
 /// # Errors
 /// The error of the connection that broke. The other one has then been aborted.
@@ -86,7 +87,7 @@ pub async fn relay(
         Side::Local => &remote,
         Side::Remote => &local,
     };
-    // Bytes sent before the abort usually arrive without us, too.
+    // Bytes sent before an abort usually arrive without a relay, too.
     let until = Instant::now() + LAST_BYTES;
     while Instant::now() < until
         && connections::unacknowledged(&other.socket).is_ok_and(|left| left > 0)
@@ -131,9 +132,9 @@ enum Side {
 
 /// The side whose failure has stopped a direction.
 enum Broken {
-    /// The connection that it comes from: nothing more can be read.
+    /// The connection from which the bytes come: nothing more can be read.
     From(io::Error),
-    /// The connection that it goes to. There may be something left to read there.
+    /// The connection to which the bytes go. There may be something left to read there.
     To(io::Error),
 }
 
@@ -153,7 +154,7 @@ async fn pump_both(
         let (ended, from, to) = tokio::select! {
             ended = &mut outward, if goes_out => { goes_out = false; (ended, Local, Remote) }
             ended = &mut inward, if comes_in => { comes_in = false; (ended, Remote, Local) }
-            // A direction that waits for the other connection does not notice an abort of its own.
+            // A direction that waits for one connection does not notice an abort of the other.
             () = aborted(local), if watches => (Err(Broken::To(reset())), Remote, Local),
             () = aborted(remote), if watches => (Err(Broken::To(reset())), Local, Remote),
             () = until(broken.as_ref().map(|(_, _, until)| *until)) => break,
@@ -229,13 +230,13 @@ async fn pump(from: &Watched, to: &Watched, carriers: &Carriers) -> Result<(), B
             }
         }
         match carried.fill(from.socket.get_ref()) {
-            // splice(2) goes no further.
+            // splice(2) stops before an urgent byte.
             Ok(0) if from.is_at_urgent_byte().map_err(Broken::From)? => urgent = true,
             Ok(0) => break,
             Ok(_) => carried.empty(&to.socket).await.map_err(Broken::To)?,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 ready.clear_ready_matching(Ready::READABLE | Ready::PRIORITY);
-                // Another connection may use it while this one has no bytes.
+                // Another direction may use the carrier while this one has no bytes.
                 carriers.give(carrier.take());
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -44,7 +44,7 @@ impl Relayed {
         }
     }
 
-    /// From both sides.
+    /// Two relays: the near end is the client of one and the server of the other.
     fn ways(pipes: usize) -> [(Plain, Plain, JoinHandle<io::Result<()>>); 2] {
         let (one, other) = (Self::new(pipes), Self::new(pipes));
         [
@@ -54,7 +54,7 @@ impl Relayed {
     }
 }
 
-/// How a connection ends, after so many bytes.
+/// Reads to the end. Returns the number of bytes, and the error with which the connection ended.
 fn end_of(connection: &mut Plain) -> (usize, Option<io::ErrorKind>) {
     let mut read = 0;
     let mut buffer = vec![0; 65536];
@@ -90,7 +90,7 @@ fn an_abort_is_an_abort_and_an_end_is_an_end() {
 #[test]
 fn an_abort_reaches_a_peer_that_only_sends() {
     for (near, mut far, outcome) in Relayed::ways(PIPES) {
-        // The direction from the one that aborts has ended before.
+        // The same after the aborting side has ended its direction.
         near.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(end_of(&mut far), (0, None));
         abort(&near);
@@ -114,7 +114,7 @@ fn an_abort_reaches_a_peer_that_only_sends() {
 fn an_abort_reaches_a_peer_that_does_not_read() {
     for pipes in [0, PIPES] {
         for (near, far, outcome) in Relayed::ways(pipes) {
-            // Until nothing on the way takes any more.
+            // Writes until nothing on the way takes any more.
             near.set_nonblocking(true).unwrap();
             while connections::unacknowledged(&near).unwrap() < 1_000_000 {
                 match (&near).write(&[7; 65536]) {
@@ -124,7 +124,7 @@ fn an_abort_reaches_a_peer_that_does_not_read() {
             }
             abort(&near);
             assert!(outcome.join().unwrap().is_err());
-            // An error, while what has come is unread.
+            // Waits for the error, while the received bytes are unread.
             poll(&mut [PollFd::new(&far, PollFlags::empty())], None).unwrap();
         }
     }
