@@ -23,8 +23,8 @@ fn descriptor(code: c_int) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(code) })
 }
 
-/// Makes a group of fanotify(7) whose events name new files by handles and open nothing. Reading it does not
-/// wait. Needs CAP_SYS_ADMIN for marks on file systems.
+/// Makes a group of fanotify(7) whose events name new files by handles and open nothing. Reading the group
+/// does not wait. Needs CAP_SYS_ADMIN for marks on file systems.
 ///
 /// # Errors
 /// As fanotify_init(2).
@@ -61,8 +61,8 @@ pub fn watch_file_system(group: BorrowedFd<'_>, on: BorrowedFd<'_>) -> io::Resul
     }
 }
 
-/// Opens the file of a handle as O_PATH does, a symbolic link itself. Needs CAP_DAC_READ_SEARCH. The mount
-/// is an open file of the same file system, and not one that O_PATH opened.
+/// Opens the file of a handle as O_PATH does, a symbolic link itself. Needs CAP_DAC_READ_SEARCH. `mount` is
+/// an open file of the same file system, which must not be opened by O_PATH.
 ///
 /// # Errors
 /// As open_by_handle_at(2): ESTALE when the file is gone; EINVAL for a handle that is too long.

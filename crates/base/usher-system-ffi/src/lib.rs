@@ -87,8 +87,8 @@ pub fn unacknowledged(connection: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(answer?).unwrap_or(0))
 }
 
-/// Calls `take` with the name and the primary group of each account that the name service lists. It
-/// must not call this function again.
+/// Calls `take` with the name and the primary group of each account that the name service lists. `take` must
+/// not call this function.
 ///
 /// # Errors
 /// As getpwent(3); some accounts have been taken then.
@@ -112,7 +112,7 @@ pub fn for_each_account(mut take: impl FnMut(&CStr, u32)) -> io::Result<()> {
     // SAFETY: as for setpwent.
     unsafe { libc::endpwent() };
     match end.raw_os_error() {
-        // glibc says either at the end of the list.
+        // glibc returns either of these at the end of the list.
         Some(0 | libc::ENOENT) => Ok(()),
         _ => Err(end),
     }
