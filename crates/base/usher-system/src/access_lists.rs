@@ -9,7 +9,7 @@ use rustix::io::Errno;
 /// The attribute of a POSIX access control list.
 const POSIX: &str = "system.posix_acl_access";
 
-/// How the names of both attributes of POSIX lists begin. The other one is for new files.
+/// The beginning of the names of both attributes of POSIX lists. The second attribute is for new files.
 const POSIX_LISTS: &[u8] = b"system.posix_acl_";
 
 /// Limit of bytes of an attribute, or of the names of all (XATTR_SIZE_MAX, XATTR_LIST_MAX).
@@ -54,7 +54,7 @@ impl Writers {
         Self::read(mode, names, list)
     }
 
-    /// The same. A link at the path is not followed, and has no list.
+    /// As [`Self::of`], but a link at the path is not followed, and has no list.
     #[must_use]
     pub fn of_no_link(path: &Path, mode: u32) -> Self {
         let names = |room: &mut Vec<u8>| llistxattr(path, spare_capacity(room));
@@ -71,7 +71,7 @@ impl Writers {
             Ok(names) if names.split(|byte| *byte == 0).any(is_of_another_kind) => {
                 return Self::Unknown;
             }
-            // Such a file system has no lists.
+            // A file system without extended attributes has no lists.
             Ok(_) | Err(Errno::OPNOTSUPP) => {}
             Err(_) => return Self::Unknown,
         }
@@ -87,7 +87,7 @@ impl Writers {
         }
     }
 
-    /// The writers by an attribute; none: it is damaged, or of another version.
+    /// The writers by an attribute; none if it is damaged, or of another version.
     fn listed(list: &[u8]) -> Option<Self> {
         let (version, entries) = list.split_first_chunk()?;
         if u32::from_le_bytes(*version) != VERSION || entries.len() % ENTRY != 0 {
@@ -121,7 +121,7 @@ fn is_of_another_kind(name: &[u8]) -> bool {
         && name.windows(3).any(|part| part == b"acl")
 }
 
-/// All bytes, in few calls.
+/// Reads an attribute, or the names of all attributes, whole and in few calls.
 fn whole(read: impl Fn(&mut Vec<u8>) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
     let mut room = Vec::with_capacity(512);
     match read(&mut room) {

@@ -68,7 +68,7 @@ const NO_COOKIE: Cookie = [0xff; 8];
 pub struct Owner {
     /// The user who made the socket.
     pub uid: u32,
-    /// Its inode; never 0.
+    /// The socket's inode; never 0.
     pub inode: u32,
 }
 
@@ -91,15 +91,15 @@ pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, Sys
     )
 }
 
-/// How often and how long a peer has answered nothing.
+/// How often and how long a peer has not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silence {
-    /// Probes of keepalive that were sent since it answered last.
+    /// Probes of keepalive that were sent since the peer answered last.
     pub probes: u8,
-    /// How many times the same data, or a probe for room at a peer that does not read, was sent again since it
-    /// answered last. Meanwhile there are no probes of keepalive.
+    /// How many times the same data, or a probe for room at a peer that does not read, was sent again since
+    /// the peer answered last. Meanwhile there are no probes of keepalive.
     pub again: u8,
-    /// The time since its last ACK; none if the kernel does not say.
+    /// The time since the peer's last ACK; none if the kernel does not say.
     pub lasts: Option<Duration>,
 }
 
@@ -259,7 +259,7 @@ fn ask_kernel_for(
         })
 }
 
-/// `None` if the answer is cut short.
+/// Decodes the kernel's answer; none if it is cut short.
 fn decode(bytes: &[u8]) -> Option<Result<Answer, SystemError>> {
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
     let payload = bytes.get(HEADER..)?;
@@ -342,7 +342,7 @@ mod tests {
         let client = stream.local_addr().unwrap();
         let connection = ConnectionTuple { client, server };
         assert!(is_unaccepted(&connection).unwrap());
-        // The client's half is closed: it still waits.
+        // With the client's half closed, the connection still waits.
         stream.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(is_unaccepted(&connection).unwrap());
         let _accepted = listener.accept().unwrap();
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn attributes_cut_short_have_no_time() {
         let mut attributes = vec![0; 8 + ATTRIBUTE + LAST_ACK_AT + 4];
-        // One of another kind, with a value that is padded.
+        // Before it, an attribute of another kind with a padded value.
         attributes[..2].copy_from_slice(&5_u16.to_ne_bytes());
         attributes[2..4].copy_from_slice(&8_u16.to_ne_bytes());
         let info = ATTRIBUTE + LAST_ACK_AT + 4;
@@ -418,7 +418,7 @@ mod tests {
         for length in 0..attributes.len() {
             assert_eq!(last_ack(&attributes[..length]), None, "{length}");
         }
-        // A length of 0 would never end.
+        // An attribute of length 0 would be read for ever.
         assert_eq!(last_ack(&[0; 64]), None);
     }
 

@@ -7,7 +7,7 @@ use rustix::net::{AddressFamily, SocketType};
 
 use crate::SystemError;
 
-/// The cookie of a socket's network namespace: no other has it while this host runs.
+/// The cookie of a socket's network namespace. No other namespace has it while this host runs.
 ///
 /// # Errors
 /// When the kernel cannot say.
@@ -27,10 +27,10 @@ pub fn own_network() -> Result<u64, SystemError> {
     network_of(&socket)
 }
 
-/// Runs a task in a thread of its own, in a new network namespace that ends with it.
+/// Runs a task in a thread of its own, in a new network namespace that ends with the thread.
 ///
 /// # Errors
-/// When the kernel makes none; the task is not run then.
+/// When the kernel makes no namespace; the task is not run then.
 pub fn in_new_network<T: Send>(task: impl FnOnce() -> T + Send) -> Result<T, SystemError> {
     let run = move || unshare(CloneFlags::CLONE_NEWNET).map(|()| task());
     let outcome = std::thread::scope(|scope| scope.spawn(run).join());

@@ -62,7 +62,8 @@ pub enum Event<'b> {
 }
 
 impl<'b> Event<'b> {
-    /// The events in bytes that were read from a group. Bytes that are no event are a loss, which ends them.
+    /// The events in bytes that were read from a group. Bytes that are no event count as [`Event::Lost`], and
+    /// end the list.
     pub fn all_in(mut bytes: &'b [u8]) -> impl Iterator<Item = Self> {
         std::iter::from_fn(move || {
             if bytes.is_empty() {
@@ -96,7 +97,7 @@ impl NewFiles {
         })
     }
 
-    /// The next event; none when none waits. Does not wait itself.
+    /// The next event, without waiting; none if there is none yet.
     ///
     /// # Errors
     /// As read(2). The next call may fail in the same way.
@@ -152,7 +153,7 @@ fn parse_event(bytes: &[u8]) -> Option<(Event<'_>, usize)> {
         if record[0] != FILE {
             continue;
         }
-        // Behind the head of four bytes comes the number of the file system, of eight.
+        // A record has a head of 4 bytes and the number of the file system, of 8 bytes, before the handle.
         let bytes = number_at(record, 12)? as usize;
         let kind = i32::from_ne_bytes(record.get(16..20)?.try_into().ok()?);
         let handle = record.get(20..)?.get(..bytes)?;

@@ -15,7 +15,7 @@ pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), SystemError
     become_user_keeping(uid, gid, groups, Capabilities::empty())
 }
 
-/// As [`become_user`], but goes on holding `kept`.
+/// As [`become_user`], but keeps the capabilities `kept`.
 ///
 /// # Errors
 /// As [`become_user`].
@@ -56,8 +56,8 @@ pub fn keep_only(kept: Capabilities) -> Result<(), SystemError> {
     keep_and_pass_on(kept, Capabilities::empty())
 }
 
-/// As [`keep_only`], but what the process executes as root may have `passed_on` as well: they stay in
-/// the bounding set, as far as they are there.
+/// As [`keep_only`], but programs that the process executes as root may have `passed_on` as well: those of
+/// them that are in the bounding set stay there.
 ///
 /// # Errors
 /// As [`become_user`].
@@ -65,7 +65,7 @@ pub fn keep_and_pass_on(kept: Capabilities, passed_on: Capabilities) -> Result<(
     keep_bounded(kept, kept | passed_on)
 }
 
-/// Stays the user it is, keeps these capabilities, and passes none of them on to what it starts: the
+/// Stays the user it is, keeps these capabilities, and passes none of them on to programs that it starts: the
 /// bounding set is empty. To be called while the process has one thread.
 ///
 /// # Errors
@@ -88,7 +88,7 @@ fn drop_bounding_set_except(kept: Capabilities) -> rustix::io::Result<()> {
             continue;
         }
         match rustix::thread::remove_capability_from_bounding_set(one) {
-            // A number this kernel does not know.
+            // This kernel knows no capability of this number.
             Err(rustix::io::Errno::INVAL) => {}
             other => other?,
         }
@@ -129,7 +129,7 @@ pub fn no_core_dumps() -> Result<(), SystemError> {
         .map_err(SystemError::call("clear PR_SET_DUMPABLE"))
 }
 
-/// As many descriptors as this process may have.
+/// Raises the limit of open descriptors as far as this process may.
 pub fn raise_descriptor_limit() -> Result<(), SystemError> {
     let Rlimit { maximum, .. } = rustix::process::getrlimit(Resource::Nofile);
     rustix::process::setrlimit(

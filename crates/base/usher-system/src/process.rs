@@ -19,9 +19,9 @@ pub fn has_ended(pidfd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(rustix::event::poll(&mut ended, Some(&Timespec::default()))? > 0)
 }
 
-/// Makes SIGTERM end this process at once with status 0, as a service manager expects of a daemon
-/// that it stops. Nothing is run on the way: what has to outlive the process has to outlive its
-/// sudden death as well. Programs that it executes have the default action again.
+/// Makes SIGTERM end this process at once with status 0, as a service manager expects of a daemon that it
+/// stops. No other code runs before the end: things that must outlive the process must also outlive its
+/// sudden death. Programs that the process executes have the default action again.
 ///
 /// # Errors
 /// As sigaction(2).

@@ -28,7 +28,7 @@ pub enum RootsFileError {
     /// A link, whose target others could change.
     #[error("{0} is a symbolic link, and none is followed here; put the file itself there")]
     Link(PathBuf),
-    /// Something else than its place requires.
+    /// A file or folder of another type than its place requires.
     #[error("{path} is not a {wanted}")]
     OtherType {
         /// The file or folder.
@@ -36,7 +36,7 @@ pub enum RootsFileError {
         /// `regular file` or `folder`.
         wanted: &'static str,
     },
-    /// Its owner could write it.
+    /// An owner other than root could write the file or folder.
     #[error(
         "{path} belongs to uid {uid}, who decides what is in it: look at it, then put files and folders \
          of root's in its place (install -o root -g root)"
@@ -44,17 +44,17 @@ pub enum RootsFileError {
     Owner {
         /// The file or folder.
         path: PathBuf,
-        /// Its owner.
+        /// The uid of its owner.
         uid: u32,
     },
-    /// Others could write it.
+    /// Others than root could write the file or folder.
     #[error(
         "others than root can write {path} (mode {mode:04o}): {}", remedy_of(*.mode)
     )]
     Writable {
         /// The file or folder.
         path: PathBuf,
-        /// Its permissions.
+        /// The permissions of the file or folder.
         mode: u32,
     },
 }
@@ -91,8 +91,8 @@ pub fn open_folder(path: &Path) -> Result<Option<OwnedFd>, RootsFileError> {
     Ok(folder)
 }
 
-/// Reads at most `limit` bytes of a regular file of such a folder; none if it is not there. `path` is for
-/// errors.
+/// Reads at most `limit` bytes of a regular file in a folder of [`open_folder`]; none if the file is not
+/// there. `path` is for errors.
 ///
 /// # Errors
 /// When the file is not root's alone.

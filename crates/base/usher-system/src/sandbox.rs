@@ -29,8 +29,8 @@ pub enum LandlockStatus {
     Absent,
 }
 
-/// An ability of a confined process besides using local sockets, reading files and receiving. Its
-/// system's table of roles lists its abilities. Sockets that it has received or accepted need none.
+/// An ability of a confined process besides using local sockets, reading files and receiving. The table of
+/// roles lists the abilities of each. Sockets that a process has received or accepted need none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ability {
     /// Make TCP sockets.
@@ -45,20 +45,21 @@ pub enum Ability {
     Splice,
     /// Make, write, rename and remove files, where Landlock permits it.
     WriteFiles,
-    /// Use the entries of BPF maps that it holds, and run programs that it holds. It can load none.
+    /// Use the entries of BPF maps, and run programs, that the process holds. It can load none.
     HeldBpf,
-    /// Load BPF programs, attach them by links, pin them, and use their maps. It cannot open what others
-    /// have loaded by its id, and attaches nothing to tracepoints. Needs [`Ability::WriteFiles`] for pins.
+    /// Load BPF programs, attach them by links, pin them, and use their maps. The process cannot open by an
+    /// id what others have loaded, and attaches nothing to tracepoints. Needs [`Ability::WriteFiles`] for
+    /// pins.
     LoadBpf,
-    /// That, and attach LSM programs and replace functions of its own programs: the kernel returns the
-    /// types of these by an id (CAP_SYS_ADMIN), and the call that attaches to either can also attach to
-    /// tracepoints. It sees the ids of the programs that network interfaces have.
+    /// As [`Ability::LoadBpf`], and attach LSM programs and replace functions of the process's own programs:
+    /// the kernel returns the types of these by an id (CAP_SYS_ADMIN), and the call that attaches to either
+    /// can also attach to tracepoints. The process sees the ids of the programs that network interfaces have.
     ReplaceBpf,
     /// Watch for new files (fanotify(7)), open files by their handles, and read and set extended attributes.
     LabelFiles,
     /// Read extended attributes, such as access control lists.
     ReadAttributes,
-    /// Make files readable to everyone and writable by nobody: the mode 0444 and no other.
+    /// Make files readable to everyone and writable by no one: the mode 0444 and no other.
     Show,
 }
 
@@ -140,7 +141,7 @@ fn rules(
             Ability::Tcp => sockets.extend(internet_sockets(libc::SOCK_STREAM)?),
             Ability::Datagrams => {
                 sockets.extend(internet_sockets(libc::SOCK_DGRAM)?);
-                // The C library's resolver sends its questions of a name together.
+                // The C library's resolver sends its queries for a name together.
                 calls.push(libc::SYS_sendmmsg);
             }
             Ability::Netlink(protocol) => sockets.push(SeccompRule::new(vec![
@@ -261,7 +262,7 @@ const LOADING_BPF: &[i32] = &[
     35, // BPF_PROG_BIND_MAP
 ];
 
-/// Further calls of libbpf, and of folders of pins.
+/// Further system calls of libbpf, and for folders of pins.
 const LOADING: &[i64] = &[libc::SYS_memfd_create, libc::SYS_statfs, libc::SYS_fstatfs];
 
 /// The system calls for labels of files. A filter cannot tell which attribute is set.
@@ -304,8 +305,8 @@ const WRITING: &[i64] = &[
     libc::SYS_unlink,
 ];
 
-/// The system calls of the C library, the allocator, threads, tokio, and of reading files and the
-/// account data base. Found by running the daemons' tests under it.
+/// The system calls of the C library, the allocator, threads, tokio, and of reading files and the account
+/// data base. Found by running the daemons' tests under this filter.
 const CALLS: &[i64] = &[
     // files
     libc::SYS_read,
