@@ -22,7 +22,7 @@ const ALL: u32 = u32::MAX;
 /// A rule that sets or compares bits of marks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct User {
-    /// Its place and its text.
+    /// The rule's place and text.
     rule: String,
     /// The bits that it sets or compares.
     bits: u32,
@@ -135,7 +135,7 @@ impl Found {
             .collect()
     }
 
-    /// The widest mask whose bits none of them uses. If several are equally wide, the highest.
+    /// The widest mask whose bits no found rule uses. If several are equally wide, the highest.
     fn free(&self) -> Option<MarkMask> {
         let used = self.users.iter().fold(0, |used, user| used | user.bits);
         let run = |from: u32| {

@@ -101,7 +101,7 @@ pub fn or_dash(value: Option<impl Display>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// All of these; a dash if there are none.
+/// All values, separated by commas; a dash if there are none.
 pub fn some(values: impl IntoIterator<Item = impl Display>) -> String {
     or_dash(Some(joined(values, ", ")).filter(|text| !text.is_empty()))
 }

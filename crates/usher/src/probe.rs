@@ -8,7 +8,7 @@ use usher_daemon::probe::Probe;
 
 use crate::failure::Failure;
 
-/// Tries what has one of these names, or everything where none is given.
+/// Tries the abilities of these names, or all abilities if no name is given.
 pub fn probe(names: &[&str]) -> Result<Vec<Probe>, Failure> {
     let output = Command::new(usherd()?)
         .arg("probe")
@@ -39,7 +39,7 @@ pub fn lacks(name: &str) -> Option<String> {
     }
 }
 
-/// Its path: `bin/usher` stands beside `sbin/usherd`, or both are in one folder.
+/// The path of usherd: `bin/usher` stands beside `sbin/usherd`, or both are in one folder.
 fn usherd() -> Result<PathBuf, Failure> {
     let missing = "usherd is neither beside this program nor in ../sbin, so nothing could be tried";
     let own = std::env::current_exe().map_err(not_started)?;

@@ -7,15 +7,15 @@ use std::path::Path;
 /// States of a socket (net/tcp_states.h).
 pub const ESTABLISHED: u8 = 0x01;
 pub const LISTEN: u8 = 0x0a;
-/// Those of a connection that a process may hold: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT.
+/// The states of a connection that a process may hold: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT.
 pub const HAS_PEER: [u8; 4] = [ESTABLISHED, 4, 5, 8];
 
 /// A TCP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Socket {
-    /// Its own endpoint. IPv4 in a socket for IPv6 is IPv4.
+    /// The socket's own endpoint. An IPv4 address of an IPv6 socket is written as IPv4.
     pub local: SocketAddr,
-    /// Its peer's endpoint.
+    /// The endpoint of the socket's peer.
     pub remote: SocketAddr,
     pub state: u8,
     pub uid: u32,

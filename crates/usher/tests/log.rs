@@ -106,7 +106,7 @@ fn fails(folder: &Path, arguments: &[&str], status: i32) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// The command that docs/PROTOCOL.md tells.
+/// Runs the command of docs/PROTOCOL.md, and returns whether it succeeds.
 fn ssh_keygen_verifies(folder: &Path, user: &str) -> bool {
     ssh_keygen_verifies_for(NAMESPACE, folder, user)
 }

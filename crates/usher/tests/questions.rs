@@ -29,7 +29,7 @@ fn copies() -> tempfile::TempDir {
     folder
 }
 
-/// The exit status of a question, the answer, and what is said besides.
+/// The exit status of a question, its standard output, and its standard error.
 fn ask(folder: &Path, question: &[&str]) -> (i32, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_usher"))
         .arg("policy")
@@ -186,7 +186,7 @@ fn an_unknown_name_is_reported_with_the_nearest_known_one() {
             &["explain", "alcie@laptop", "imap@mailhost"],
             vec!["user alcie; did you mean `alice`?"],
         ),
-        // Known, and permitted nothing.
+        // The user is known, and may use nothing.
         (&["reach", "olga"], vec![]),
         (&["reach", "alice@mailhost"], vec![]),
         (&["explain", "olga@laptop", "imap@mailhost"], vec![]),
@@ -416,7 +416,7 @@ fn protected(changes: &[(&str, &str, &str)]) -> tempfile::TempDir {
     folder
 }
 
-/// What `diff` says of two states.
+/// The output of `diff` for two states.
 fn diff(old: &[(&str, &str, &str)], new: &[(&str, &str, &str)]) -> String {
     let (old, new) = (protected(old), protected(new));
     let old = old.path().join("hosts");

@@ -41,7 +41,7 @@ pub fn run() -> Result<(), Failure> {
                  that has an agent, or start one (eval $(ssh-agent))",
             )
         })?;
-    // Fails now, and not when the first connection waits.
+    // Checked now, not only when the first connection waits.
     connect_within(&agent, PATIENCE).map_err(|error| {
         Failure::Refused(format!(
             "{}: {error}: no ssh-agent answers at SSH_AUTH_SOCK",
@@ -125,16 +125,16 @@ impl Own {
         Ok(Self { user, host_key })
     }
 
-    /// Whether a key is this host's: the one that it had when this process began, or has now, or the former
-    /// one, which the signer uses until it is restarted.
+    /// Whether a key is this host's: its key when this process began, its present key, or its former key,
+    /// which the signer uses until it is restarted.
     fn is_host_key(&self, key: &HostPublicKey) -> bool {
         let is_in = |file: &&str| read_host_key(file).is_ok_and(|read| read == *key);
         let files = [paths::HOST_PUBLIC_KEY, paths::FORMER_HOST_PUBLIC_KEY];
         self.host_key == *key || files.iter().any(is_in)
     }
 
-    /// Decodes a statement and checks that it is of this user on this host. A subverted signer, or one
-    /// of another host, gets nothing else.
+    /// Decodes a statement and checks that it is of this user on this host. A subverted signer, or one of
+    /// another host, gets no other signature.
     fn check(&self, statement: &[u8]) -> Result<Statement, Failure> {
         let told = Statement::decode(statement).map_err(|error| {
             let asked = "the signer asks for something that is not a statement";

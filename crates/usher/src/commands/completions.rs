@@ -1,7 +1,7 @@
 //! `usher completions`: what a shell needs to complete this command's words.
 //!
-//! The words are those of the command line as it is declared, so that no list of them is kept by hand.
-//! Names of the policy (users, hosts, services) are not completed: they would have to be read at each key.
+//! The words come from the declaration of the command line, so that no list is kept by hand. Names of the
+//! policy (users, hosts, services) are not completed: the policy would have to be read at each key.
 
 use std::io::Write;
 

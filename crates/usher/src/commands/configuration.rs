@@ -37,7 +37,7 @@ pub const KEEPER: &str = roles::Keeper::ROLE.name;
 /// A host without a host key, or without the folders.
 pub const NOT_PREPARED: &str = "this host is not prepared for Usher; run `usher init`";
 
-/// A policy in which this host is none of the hosts.
+/// The policy has no `host` block for this host.
 pub const NO_HOST: &str = "no `host` block of the policy has this host's key \
                            (/etc/usher/host_key.pub): add it with `usher host add`";
 
@@ -137,12 +137,12 @@ pub struct Former {
     /// The configuration in force. Where its file is damaged, one that permits nothing, with the highest
     /// number that is still known.
     pub applied: Applied,
-    /// The damage to its file.
+    /// The damage to the file of the configuration in force.
     pub damage: Option<ConfigurationError>,
 }
 
-/// The configuration that the next one takes the place of. A damaged file is no error: the next one is
-/// written in its place.
+/// The configuration that the next one replaces. A damaged file is no error, because the next configuration
+/// replaces it.
 pub fn former() -> Result<Former, Failure> {
     match Applied::load(Path::new(paths::APPLIED)) {
         Ok(applied) => Ok(Former {
@@ -235,7 +235,7 @@ pub fn put_in_force(
             {
                 unreached = Some(error);
             }
-            // It will read the file when it starts.
+            // The daemon reads the stored configuration when it starts.
             Err(ControlError::NotRunning { .. }) if !needed.contains(&role.name) => {}
             Err(error) if on_refusal == OnRefusal::GoOn => not_taken.push(error.to_string()),
             Err(error) if damage.is_some() => {
@@ -259,8 +259,8 @@ pub fn put_in_force(
     }
 }
 
-/// The reason that an apply of this configuration would be refused now; none: the daemons that run would
-/// take it, and those that it needs do run.
+/// The reason that an apply of this configuration would be refused now; none if all daemons that run would
+/// take it, and all daemons that it needs run.
 pub fn refusal(fresh: &Applied, policy: &Policy) -> Option<Failure> {
     prepare(fresh, &needed(policy)).err()
 }
@@ -313,8 +313,8 @@ pub fn keeper_has_run() -> bool {
     Path::new(paths::PIN_DIRECTORY).exists()
 }
 
-/// Goes back to the former configuration, under a number of its own. Sessions that the
-/// refused one has ended stay ended.
+/// Goes back to the former configuration, as a generation of its own. Sessions that the refused configuration
+/// has ended stay ended.
 fn roll_back(former: &Applied, cause: ControlError, mut ended: Vec<EndingView>) -> Failure {
     if let Err(error) = store(former) {
         return Failure::NotRolledBack(cause, error.to_string(), ended);

@@ -20,7 +20,8 @@ use way::Way;
 
 mod way;
 
-/// The time in which a server that has ended must answer what was sent, and the interval of looking for it.
+/// How long the host of a server that has ended may take to acknowledge what was sent, and the interval of
+/// checks.
 const ANSWER: Duration = Duration::from_secs(1);
 const LOOKING: Duration = Duration::from_millis(5);
 /// The time after which a notice says that connecting takes long.
@@ -46,7 +47,7 @@ impl FromStr for Destination {
     }
 }
 
-/// A name that an argument has.
+/// Parses the name in an argument.
 pub fn parse_name<N: FromStr<Err = NameError>>(text: &str) -> Result<N, Failure> {
     text.parse()
         .map_err(|error| Failure::Refused(format!("{text}: {error}")))
@@ -87,8 +88,8 @@ pub fn run(destination: &Destination) -> Result<(), Failure> {
     match outcome {
         Ok(()) => Ok(()),
         Err(Stopped::Unread) => {
-            // As if the reader had been connected itself, the server learns that there is no reader. A
-            // connection that has ended needs no abort.
+            // An abort tells the server that there is no reader, as if the reader had been connected itself.
+            // A connection that has ended needs no abort.
             let _ = rustix::net::connect_unspec(&connection);
             Ok(())
         }
@@ -240,7 +241,7 @@ fn receive(connection: &TcpStream, sending: &Sending, received: &mut bool) -> Re
     loop {
         let mut waiting = [
             PollFd::new(connection, PollFlags::IN),
-            // A pipe without a reader.
+            // Reports a pipe without a reader.
             PollFd::from_borrowed_fd(output, PollFlags::empty()),
         ];
         wait(&mut waiting).map_err(Stopped::Broken)?;

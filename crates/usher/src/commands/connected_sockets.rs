@@ -1,11 +1,12 @@
-//! Gives datagram sockets that programs have connected before a policy the marks that it demands. No program
-//! in the kernel can: it takes a call on the socket itself (SO_MARK), by a process that has it. A daemon would
-//! need CAP_SYS_PTRACE for that, so `usher policy apply` does it with the rights of the administrator who runs
-//! it: by a duplicate (pidfd_getfd(2)) of each such socket that the protector lists.
+//! Gives datagram sockets that programs connected before a policy came in force the marks that the policy
+//! demands. No kernel program can do this: it takes a call on the socket itself (SO_MARK), by a process that
+//! holds the socket. A daemon would need CAP_SYS_PTRACE, so `usher policy apply` does it with the rights of
+//! the administrator who runs it: by a duplicate (pidfd_getfd(2)) of each such socket that the protector
+//! lists.
 //!
-//! It never chooses a mark: it clears Usher's bits, and the monitor replaces that by the mark which the policy in
-//! force demands for this very socket (`needed_mark` in bpf/ipsec/monitor.bpf.c). A socket that is no longer
-//! governed is left without. So a wrong socket would lose nothing.
+//! This module never chooses a mark: it clears Usher's bits, and the monitor sets the mark that the policy in
+//! force demands for this very socket (`needed_mark` in bpf/ipsec/monitor.bpf.c). A socket that no block
+//! governs any more gets no mark. So a wrong socket would lose nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -53,9 +54,9 @@ impl Connected {
         within(PATIENCE, move || Self::now(end).0).unwrap_or_default()
     }
 
-    /// The sockets under the policy in force that can be listed until `end`, and whether these are all. No
-    /// sockets if no protector answers: `usher policy apply` reports that itself, and the sockets that keep
-    /// their marks.
+    /// The sockets under the policy in force that can be listed until `end`, and whether these are all.
+    /// Returns no sockets if no protector answers: `usher policy apply` reports that itself, and also the
+    /// sockets that keep their marks.
     fn now(end: Instant) -> (Self, bool) {
         let mut connected = Self::default();
         let page = |after| {
@@ -90,7 +91,8 @@ impl Connected {
     }
 }
 
-/// The result of work; none if it takes longer than `patience`. Then it is abandoned: this process ends soon.
+/// The result of `work`; none if it takes longer than `patience`. The work is then abandoned: this process
+/// ends soon.
 fn within<T: Send + 'static>(
     patience: Duration,
     work: impl FnOnce() -> T + Send + 'static,
@@ -100,9 +102,10 @@ fn within<T: Send + 'static>(
     result.recv_timeout(patience).ok()
 }
 
-/// Marks the connected datagram sockets that a policy governs since it has come in force, and those of
-/// `former`, which the former one governed. The protector has looked at both again by then. Users choose how
-/// many there are, so marking ends after [`MARKING`], with a warning about sockets that may keep their marks.
+/// Marks the connected datagram sockets that the policy governs since it came in force, and those of
+/// `former`, which the former policy governed. To be called when the protector has looked at both again.
+/// Users choose how many sockets there are, so marking ends after [`MARKING`], with a warning about sockets
+/// that may keep their marks.
 pub fn mark(policy: &Policy, former: Connected) {
     let (is_governing, bits) = (!policy.applications.is_empty(), policy.marks.bits());
     if !is_governing && former.0.is_empty() {
@@ -120,7 +123,7 @@ pub fn mark(policy: &Policy, former: Connected) {
     }
 }
 
-/// As [`mark`]. Returns whether it has looked at all of them in time.
+/// As [`mark`]. Returns whether all sockets were looked at in time.
 fn mark_until(end: Instant, former: Connected, is_governing: bool, bits: u32) -> bool {
     let Connected(mut cookies) = former;
     let mut is_complete = true;
@@ -141,7 +144,7 @@ fn mark_until(end: Instant, former: Connected, is_governing: bool, bits: u32) ->
         has_changed |= mark_of_process(process, &mut cookies, bits);
     }
     if has_changed && is_governing {
-        // The protector looks at them again.
+        // Listing makes the protector look at the sockets again.
         Connected::now(end);
     }
     is_complete
@@ -241,7 +244,7 @@ mod tests {
             Ok(page(after + 1, Some(after + 1)))
         };
         assert!(!connected.gather(Instant::now(), slow).unwrap());
-        // The twin ends.
+        // A list that ends is read to its end.
         let mut connected = Connected::default();
         let short = |after: u64| Ok(page(after + 1, (after < 2).then_some(after + 1)));
         assert!(connected.gather(far, short).unwrap());

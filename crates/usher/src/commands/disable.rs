@@ -55,7 +55,7 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
                 None => Failure::NotTaken(generation, reasons, ended),
             });
         }
-        // It is stored, and no keeper runs that could cut.
+        // The refusal of the user is stored, and no keeper runs that could cut sessions.
         Err(Failure::KeeperUnreached(generation, error)) => {
             forget(user, generation, &cut.daemons);
             return Err(Failure::KeeperUnreached(generation, error));
@@ -104,7 +104,7 @@ fn cut(user: &UserName) -> Cut {
                 cut.ended.extend(view.ended);
                 cut.unfinished.extend(view.unfinished);
             }
-            // Storing, the next step, asks these daemons again and reports it.
+            // Storing, the next step, asks these daemons again and reports the error.
             Err(ControlError::NotRunning { .. } | ControlError::NotPermitted { .. }) => {}
             Err(error) if role.name == KEEPER => cut.failed = Some(error),
             Err(_) => {}
@@ -113,8 +113,8 @@ fn cut(user: &UserName) -> Cut {
     cut
 }
 
-/// Takes [`cut`] back in the daemons that have carried it out, where they have the stored configuration in force.
-/// One that did not answer is not asked again: it will find that its order was stored meanwhile.
+/// Takes [`cut`] back in the daemons that have carried it out, where they have the stored configuration in
+/// force. A daemon that did not answer is not asked again: it finds that its order was stored meanwhile.
 fn forget(user: &UserName, generation: u64, daemons: &[String]) {
     let has_cut = |role: &&&'static Role| daemons.iter().any(|cut| cut == role.name);
     for role in ROLES.iter().filter(has_cut) {
@@ -165,7 +165,7 @@ fn store(user: &UserName, reason: &str) -> Result<Outcome, Failure> {
         Err(_) if fresh.users.contains_key(user) || may_have_account() => user_folder(user),
         known => known?,
     };
-    // The two may be on different disks, so one may succeed where the other fails.
+    // The mark and the configuration may be on different disks, so one may be written where the other fails.
     let marked = mark(&folder, reason);
     let outcome = in_force(&lock, fresh, user, reason);
     marked.and(outcome)
@@ -193,7 +193,7 @@ fn in_force(
 /// # Errors
 /// When the user is not known, the file cannot be removed, or a daemon does not answer.
 pub fn enable(output: &Output, user: &UserName) -> Result<(), Failure> {
-    // The daemons' own memory first; the stored configuration counts until it changes too.
+    // First the daemons forget the user. The stored configuration refuses the user until it changes too.
     take_back(user, 0, ROLES)?;
     let lock = configuration::lock()?;
     let path = known(user)?.join("disabled");

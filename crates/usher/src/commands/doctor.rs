@@ -61,7 +61,7 @@ impl Finding {
         }
     }
 
-    /// A finding without which Usher's work goes on, for hosts with a duty or, if none, for all.
+    /// A finding on which Usher's work does not depend, for hosts with a duty or, if none, for all.
     fn optional(name: &str, duty: Option<Duty>, needed_for: &str, outcome: (bool, String)) -> Self {
         Self {
             required: false,
@@ -73,9 +73,9 @@ impl Finding {
 
 /// The work of this host by the policy in force.
 struct Jobs {
-    /// The services that it offers.
+    /// The services that this host offers.
     offers: Vec<String>,
-    /// The services of other hosts that its users reach.
+    /// The services of other hosts that this host's users reach.
     reaches: Vec<String>,
     /// The programs whose traffic is protected, and the services with `protection`.
     protects: Vec<String>,

@@ -1,5 +1,5 @@
-//! `usher policy apply --dry-run`: what an apply would change and end. Changes nothing. The keeper, which
-//! would end them, says which live connections would end.
+//! `usher policy apply --dry-run`: what an apply would change and end. Changes nothing. The keeper says which
+//! live connections it would end.
 
 use std::collections::BTreeSet;
 
@@ -47,7 +47,8 @@ struct Forecast {
     would_end: Result<Vec<EndingView>, Failure>,
     /// Whether a keeper runs; without one no new connection is admitted.
     keeper_runs: bool,
-    /// The reason that the daemons would not take it, or that one which it needs does not run.
+    /// The reason that an apply would be refused: a daemon would not take it, or one that it needs does not
+    /// run.
     refusal: Option<Failure>,
 }
 
@@ -95,7 +96,7 @@ pub fn run(output: &Output, take_ssh_port: bool) -> Result<u8, Failure> {
 /// modules with other settings.
 fn changes(present: Applied, candidate: Applied, checked: Checked) -> Result<Differences, Failure> {
     let before = if present.sources.is_empty() {
-        // Nothing was ever applied, or nothing was in it: nothing is permitted.
+        // No policy was ever applied, or only one without files: nothing is permitted.
         Network::default()
     } else {
         let checked = present.check()?;

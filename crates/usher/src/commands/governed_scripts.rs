@@ -1,5 +1,5 @@
 //! Warnings of `policy check` and `policy apply` about programs of `application` blocks: those that this host
-//! does not have, and scripts, where it does not tell the scripts of one interpreter apart.
+//! does not have, and scripts, if the host does not tell the scripts of one interpreter apart.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,8 @@ use super::warning::Warning;
 /// The list of running LSMs. It has `bpf` where LSM programs run.
 const RUNNING: &str = "/sys/kernel/security/lsm";
 
-/// The scripts that the policy names and that are governed by no block.
+/// Warnings about scripts that blocks name without effect, because this host does not tell scripts of one
+/// interpreter apart.
 pub fn that_count_for_nothing(policy: &Policy) -> Vec<Warning> {
     let blocks = policy.applications.iter();
     let scripts = blocks.flat_map(|block| {

@@ -1,6 +1,6 @@
 //! Warnings of `policy check` and `policy apply` about running programs with sockets of protocols that cannot
-//! be protected. Once an `application` block governs a program, whatever it demands, the program gets no such
-//! sockets, and its calls on those that it has fail.
+//! be protected. Once an `application` block governs a program, whatever the block demands, the program gets
+//! no such sockets, and calls on its present ones fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -127,9 +127,9 @@ fn processes() -> Vec<(i32, File)> {
 /// The sockets of a process that matter here.
 #[derive(Default)]
 struct Held {
-    /// The protocols of those that cannot be protected.
+    /// The protocols of sockets that cannot be protected.
     protocols: BTreeSet<&'static str>,
-    /// The ends of datagram sockets that are connected.
+    /// The endpoints of datagram sockets that are connected.
     connected: Vec<(SocketAddr, SocketAddr)>,
 }
 
@@ -165,7 +165,7 @@ fn held_by(process: i32) -> Held {
     found
 }
 
-/// The ends of a connected socket of IP.
+/// The endpoints of a connected IP socket.
 fn ends(socket: &OwnedFd) -> Option<(SocketAddr, SocketAddr)> {
     let own = getsockname(socket).ok()?;
     let peer = getpeername(socket).ok()??;
@@ -211,7 +211,7 @@ mod tests {
         let own = std::env::current_exe().expect("the test program");
         let own = own.to_str().expect("a path of text");
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").expect("a socket");
-        // Nothing is sent.
+        // Connecting a datagram socket sends nothing.
         if let Err(error) = socket.connect("192.0.2.9:9") {
             println!("skipped: no route to other hosts: {error}");
             return;

@@ -21,7 +21,7 @@ pub fn look_up(applied: &mut Applied) {
     applied.look_up_groups(|name| accounts(name, former.get(name)));
 }
 
-/// The accounts in a group now. `former` are the earlier ones.
+/// The accounts in a group now. `former` has the accounts that were in it before.
 pub fn accounts(
     name: &GroupName,
     former: Option<&BTreeSet<String>>,

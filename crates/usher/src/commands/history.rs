@@ -1,6 +1,6 @@
-//! `usher policy history` and `revert`: the policies that were in force, and a way back to one. Users, their
-//! keys and revocations are not part of it, so a user who is disabled stays so. Hosts, host keys and users
-//! that have left the policy since come back only by an option: they may have been removed for cause.
+//! `usher policy history` and `revert`: the policies that were in force, and a way back to one. The history
+//! has no users, keys and revocations, so a user who is disabled stays so. Hosts, host keys and users that
+//! have left the policy since come back only by an option: they may have been removed for cause.
 
 use serde_json::json;
 use usher_policy::Source;

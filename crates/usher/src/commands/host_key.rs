@@ -63,8 +63,8 @@ pub fn make_next(output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts the next key in the present one's place, for the daemons' next start. The present one becomes the
-/// former one, and stays. The next key stays where it is until the end, so a run that was interrupted can be
+/// Puts the next key in the present one's place, for the daemons' next start. The present key becomes the
+/// former one, and is kept. The next key stays where it is until the end, so that an interrupted run can be
 /// repeated.
 ///
 /// # Errors
@@ -150,8 +150,8 @@ pub fn forget_former(output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether the public host key is that of the private one. The user who asks may be allowed to read the former
-/// only: then it counts as such.
+/// Whether the public host key is that of the private one. A private key that the caller may not read counts
+/// as the right one.
 ///
 /// # Errors
 /// When a file cannot be read, or is no such key.
@@ -167,8 +167,8 @@ pub fn is_of_private_key() -> Result<bool, Failure> {
     Ok(configuration::host_key()? == key)
 }
 
-/// Checks that the policy in force has the key for this host: other hosts would refuse it otherwise, and the
-/// daemons would not find their own block.
+/// Checks that the policy in force has the key for this host. Otherwise other hosts would refuse this host,
+/// and its daemons would not find their block.
 fn require_statement(line: &str) -> Result<(), Failure> {
     let next = Path::new(paths::NEXT_HOST_KEY);
     let key = HostPublicKey::from_openssh(line).map_err(|error| Failure::of_file(next, error))?;
@@ -178,7 +178,7 @@ fn require_statement(line: &str) -> Result<(), Failure> {
     let statement = key.to_openssh();
     match (own, named) {
         (Some(own), Some(named)) if own.name == named.name => Ok(()),
-        // The former one was removed in the same step.
+        // The policy has replaced the former key by the next one in one step.
         (None, Some(_)) => Ok(()),
         (Some(own), Some(named)) => Err(Failure::Refused(format!(
             "the policy in force has the next key in the block of {}, and this host is {}: correct that, \

@@ -29,8 +29,8 @@ pub struct Entry {
     pub sources: Vec<Source>,
 }
 
-/// Keeps the policy of a configuration that has just come in force instead of `former`, if it is another
-/// one. A history that cannot be written is a warning: the policy is in force all the same.
+/// Keeps the policy of a configuration that has just come in force instead of `former`, unless the policy is
+/// the same. A history that cannot be written is a warning: the policy is in force all the same.
 pub fn keep(former: &Applied, sources: &[Source], generation: u64) {
     if let Err(failure) = append(former, sources, generation) {
         warn(&format!(

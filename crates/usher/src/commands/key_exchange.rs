@@ -6,8 +6,8 @@ use std::path::Path;
 use usher_daemon::files::{remove_if_there, write_atomically};
 use zeroize::Zeroizing;
 
-/// Makes the key with this text the present one, and the present one the former one. Changes nothing if
-/// an interrupted run has done it already. There is a key at each moment.
+/// Makes the key with this text the present one, and the present one the former one. Changes nothing if an
+/// interrupted run has already done so. At each moment there is a present key.
 ///
 /// # Errors
 /// The system's error.

@@ -89,7 +89,7 @@ pub fn describe(keys: &[UserKey], revoked: &RevokedKeys) -> String {
     lists.join(", ")
 }
 
-/// The ends that some of `of` keys have, as text: "1 of 2 revoked", or "revoked" for the only key.
+/// How some of `of` keys have ended, as text: "1 of 2 revoked", or "revoked" for the only key.
 fn counted(ends: &[String], of: usize) -> String {
     let mut ends = ends.to_vec();
     ends.sort();
@@ -246,7 +246,7 @@ mod tests {
         let now = unix_time();
         let Expiry(two_days) = "2d".parse().unwrap();
         assert!((now + 2 * 86_400..now + 2 * 86_400 + 60).contains(&two_days));
-        // As the policy and all output have it, and as OpenSSH has it.
+        // The form of the policy and of all output, and OpenSSH's form.
         for date in ["2999-01-02T00:00Z", "2999-01-02T00:00:00Z", "29990102Z"] {
             assert_eq!(date.parse::<Expiry>().unwrap().0, 32_472_230_400, "{date}");
         }

@@ -23,11 +23,11 @@ use crate::output::{Output, row, table, warn};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum KeyKind {
-    /// It admits the user here.
+    /// The key admits the user here.
     Admits,
-    /// Certificates of it admit users here.
+    /// Certificates of the key admit users here.
     Authority,
-    /// The user signs with it here.
+    /// The user signs with the key here.
     Signs,
     /// The certificate with which the user signs here.
     Certificate,
@@ -151,7 +151,7 @@ fn admitting(checked: &Checked) -> Vec<ListedKey> {
 fn signing(revoked: &RevokedKeys) -> Result<Vec<ListedKey>, Failure> {
     let folder = Path::new(paths::PRIVATE_KEYS_DIRECTORY);
     let entries = match std::fs::read_dir(folder) {
-        // A host from which nobody connects.
+        // A host from which no user connects.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.at(folder)?,
     };
@@ -159,7 +159,7 @@ fn signing(revoked: &RevokedKeys) -> Result<Vec<ListedKey>, Failure> {
     for entry in entries {
         let path = entry.at(folder)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // As `private_key_name` writes it. Other files are none of the signer's.
+        // The form that `private_key_name` writes. Other files are not the signer's.
         let (user, purpose) = match name.split_once('@') {
             None => (name.parse::<UserName>().ok(), Ok(None)),
             Some((user, purpose)) => (user.parse().ok(), purpose.parse::<Name>().map(Some)),

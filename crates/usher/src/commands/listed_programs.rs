@@ -9,7 +9,7 @@ use super::warning::Warning;
 
 /// Folders that the signer's unit does not see, or sees with other contents.
 const HIDDEN: [&str; 5] = ["/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/"];
-/// More than the kernel reads from a script's first line.
+/// Bytes to read of a script, more than the kernel reads of its first line.
 const FIRST_LINE: u64 = 512;
 
 /// Listed programs that no process of this host can run.

@@ -1,5 +1,5 @@
-//! The owners of Usher's files below /var/lib/usher. A backup brings back numbers, and on another machine
-//! these may be other accounts'.
+//! The owners of Usher's files below /var/lib/usher. A backup restores owners by number, and on another
+//! machine these may be the numbers of other accounts.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +22,7 @@ const OWNED: [(&str, &Role); 2] = [
     (paths::PRIVATE_KEYS_DIRECTORY, roles::Signer::ROLE),
 ];
 
-/// How deep folders may lie in one of these: daemons make none in them.
+/// Limit of the depth of folders in one of these. Daemons make no folders there.
 const DEEPEST: usize = 16;
 
 /// An account's numbers.
@@ -32,9 +32,9 @@ struct Owner {
     gid: Gid,
 }
 
-/// Gives each file to the account that must own it, and returns those that had another owner. The folders
-/// are open to accounts that must not gain anything by it: links are left alone, and so is a file that has
-/// more than one name.
+/// Gives each file to the account that must own it, and returns those that had another owner. Accounts that
+/// can write these folders must not gain anything: links are left alone, and so is a file that has more than
+/// one name.
 ///
 /// # Errors
 /// When an account is missing, the system refuses, or folders lie deeper than 16, each of which would take a
@@ -49,7 +49,7 @@ pub fn repair() -> Result<Vec<PathBuf>, Failure> {
         };
         let path = Path::new(path);
         match look(CWD, path) {
-            // Its daemon makes it.
+            // The daemon of this role makes a missing folder.
             Err(Errno::NOENT) => {}
             found => give(
                 found.map_err(std::io::Error::from).at(path)?,
@@ -108,7 +108,7 @@ fn give(
             }
             let name = Path::new(OsStr::from_bytes(name.to_bytes()));
             match look(&folder, name) {
-                // It has just been removed.
+                // The file has just been removed.
                 Err(Errno::NOENT) => {}
                 Err(error) => return Err(failed(error)),
                 Ok(inside) => give(inside, (&path.join(name), depth + 1), owner, repaired)?,
@@ -163,7 +163,7 @@ mod tests {
         all(&mut again).unwrap();
         assert!(again.is_empty(), "{again:?}");
 
-        // Its account may make folders as deep as it likes.
+        // The folder's account may make folders as deep as it likes.
         let deepest = (0..DEEPEST).fold(path("log"), |above, _| above.join("d"));
         std::fs::create_dir_all(&deepest).unwrap();
         let refused = all(&mut again).unwrap_err();

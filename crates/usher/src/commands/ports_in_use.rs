@@ -34,7 +34,7 @@ struct Server {
 #[derive(Debug)]
 struct Holder {
     pid: u32,
-    /// Its real and its effective user.
+    /// The real and the effective user of the process.
     uids: Vec<u32>,
     program: String,
     unit: Option<String>,
@@ -55,7 +55,7 @@ pub fn warnings(policy: &Policy) -> Vec<Warning> {
 
 /// Refuses to take a port by which the administrator's session is connected, or at which an SSH server
 /// listens: after a mistake no one could log in to undo it. A port that the policy in force has already
-/// taken is not taken again.
+/// taken is permitted.
 ///
 /// # Errors
 /// [`Failure::Refused`], with the remedies.
@@ -155,7 +155,7 @@ fn is_keepers(program: &str) -> bool {
 }
 
 fn file_name(program: &str) -> &str {
-    // The kernel writes this behind the path of a file that is no longer there.
+    // The kernel writes this behind the path of a deleted file.
     let program = program.strip_suffix(" (deleted)").unwrap_or(program);
     program.rsplit('/').next().unwrap_or(program)
 }

@@ -117,7 +117,7 @@ mod tests {
             "the guest carol until 2030-01-01T00:00Z in `users staff`"
         );
         assert_eq!(ops, "the principal ops in `users staff`");
-        // Her time is over by then.
+        // The guest's time is over by then.
         assert_eq!(of_policy(&now, &before, 2_000_000_000).len(), 3);
         assert_eq!(of_policy(&before, &before, 0), [""; 0]);
         // Users whom only the policy in force has do not come back.

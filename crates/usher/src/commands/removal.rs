@@ -124,7 +124,7 @@ fn whole(output: &Output, user: &UserName) -> Result<(), Failure> {
 /// Removes keys of a user, who stays known.
 ///
 /// # Errors
-/// When one of them does not exist; nothing changes then. Else as [`whole`].
+/// When one of the keys does not exist; nothing changes then. Otherwise as [`whole`].
 fn keys(output: &Output, request: &Request) -> Result<(), Failure> {
     let (user, purpose) = (&request.name, request.key.as_ref());
     let lock = configuration::lock()?;
@@ -334,7 +334,7 @@ impl Aside {
                 None => path,
             };
             let away = folder.join(format!(".removed-{name}"));
-            // A `usher user remove` that was killed may have left one.
+            // A `usher user remove` that was killed may have left something under this name.
             let moved = delete(&away).and_then(|()| std::fs::rename(path, &away).at(path));
             if let Err(error) = moved {
                 return Err(aside.undo(error));
@@ -477,7 +477,7 @@ mod tests {
         assert_eq!(std::fs::read_to_string(path("alice/list")).unwrap(), "key");
         assert_eq!(std::fs::read_to_string(path("bob")).unwrap(), "former");
 
-        // One that was killed has left something behind.
+        // A removal that was killed has left something behind.
         std::fs::create_dir_all(path(".removed-alice/list")).unwrap();
         let mut aside = Aside::take(&[path("alice")]).unwrap();
         aside.rewrite(vec![rewritten("bob")]).unwrap();

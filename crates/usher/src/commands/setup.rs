@@ -211,7 +211,7 @@ impl Hosts {
         self.site.require(&self.here, &self.there)
     }
 
-    /// Looks again after a question, whose answer may have taken any time.
+    /// Looks at both hosts again after a question, whose answer may have taken any time.
     fn require_as_shown(
         &mut self,
         planned: &[CommandOnHost],

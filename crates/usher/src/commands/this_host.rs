@@ -36,12 +36,12 @@ pub fn warnings(policy: &Policy) -> Vec<Warning> {
     warnings
 }
 
-/// A policy of services in which this host is none of the hosts.
+/// A warning if the policy has services or clients, and no `host` block for this host.
 fn without_this_host(policy: &Policy) -> Option<Warning> {
     if policy.services.is_empty() && policy.clients.is_empty() {
         return None;
     }
-    // A key that is not there, or is none, is the matter of `usher doctor`.
+    // `usher doctor` reports a missing or invalid key.
     let key = configuration::host_key().ok()?;
     match policy.host_by_key(&key) {
         Some(_) => None,
@@ -49,23 +49,23 @@ fn without_this_host(policy: &Policy) -> Option<Warning> {
     }
 }
 
-/// A policy of services on a host without its private key.
+/// A warning if the policy has services or clients, and this host's private key is gone.
 fn without_host_key(policy: &Policy) -> Option<Warning> {
     let is_needed = !policy.services.is_empty() || !policy.clients.is_empty();
     let is_gone = || matches!(Path::new(paths::HOST_KEY).try_exists(), Ok(false));
     (is_needed && is_gone()).then(|| without_key().into())
 }
 
-/// Hosts with which this one cannot negotiate SAs, because its block lacks a key of their algorithm.
+/// Hosts with which this host cannot negotiate SAs, because its block lacks a key of their algorithm.
 pub fn unmatched_ike_keys(policy: &Policy) -> Vec<String> {
-    // As above.
+    // `usher doctor` reports a missing or invalid key.
     let own = configuration::host_key().ok();
     let own = own.and_then(|key| policy.host_by_key(&key));
     let own = own.filter(|_| policy.has_protection());
     own.map_or_else(Vec::new, |own| policy.unmatched_ike_keys(own))
 }
 
-/// What a host without its private key lacks.
+/// The text about a host without its private key.
 pub fn without_key() -> String {
     format!(
         "{}, this host's private key, does not exist, so no other host takes this one for what it is: put \
@@ -215,7 +215,7 @@ pub fn unknown_accounts(policy: &Policy) -> Vec<Warning> {
     unknown.collect()
 }
 
-/// Other users of the bits of marks that are Usher's, where the policy has something protected.
+/// Other users of Usher's mark bits, if the policy protects something.
 pub fn marks_of_others(policy: &Policy) -> Vec<Warning> {
     if policy.has_protection() {
         let found = crate::marks::look();
@@ -237,7 +237,7 @@ fn services_without_connect(policy: &Policy) -> Option<Warning> {
     Some(text.into())
 }
 
-/// The names of the services of a policy for which `those` holds; none if there are none.
+/// The names of the services of a policy for which `those` returns true; none if there are none.
 pub fn named(policy: &Policy, those: impl Fn(&Service) -> bool) -> Option<String> {
     let services = policy.services.values();
     let services = services.filter(|service| those(service));

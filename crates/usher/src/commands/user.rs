@@ -269,7 +269,7 @@ fn with_certificate(key: &str, path: &Path) -> Result<Zeroizing<String>, Failure
         Failure::of_file(path, format_args!("{error}; {remedy}"))
     })?;
     match certificate.check(unix_time()) {
-        // It becomes valid later.
+        // The certificate becomes valid later.
         Err(refusal @ Refusal::CertificateNotYetValid) => warn(&refusal.to_string()),
         checked => checked.map_err(|refusal| Failure::of_file(path, refusal))?,
     }

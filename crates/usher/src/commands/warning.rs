@@ -6,7 +6,8 @@ use usher_policy::{BlockKind, Clause, PolicyWarning, Service, parse_with_places}
 /// A warning.
 #[derive(Debug)]
 pub struct Warning {
-    /// The part of the policy that it is about, unless there are several or the text names the place.
+    /// The part of the policy that the warning is about; none if there are several, or the text names the
+    /// place.
     clause: Option<Clause>,
     text: String,
 }

@@ -59,7 +59,7 @@ impl Filter {
     }
 }
 
-/// What the keeper says about this host's services, and the signer about those of others.
+/// The keeper's answer about this host's services, and the signer's about services of other hosts.
 #[derive(Serialize)]
 struct Both {
     #[serde(flatten)]

@@ -11,9 +11,9 @@ use crate::failure::Failure;
 use crate::output::{Output, row, table};
 use crate::tcp_sockets::{HAS_PEER, sockets};
 
-/// Prints the users of the connections that come from this endpoint: one, unless it is connected to several
-/// ports. The keeper says to root whose each is, to a user only which are the user's own, and to the account
-/// of a service with `style shared` whose that service's are.
+/// Prints the users of the connections that come from this endpoint: one connection, unless the endpoint is
+/// connected to several ports. Root sees the user of each connection, a user only the user's own connections,
+/// and the account of a service with `style shared` the users of that service.
 ///
 /// # Errors
 /// When there is none that the caller may know of, or the keeper does not answer.

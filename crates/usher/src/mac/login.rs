@@ -66,7 +66,7 @@ pub(super) fn run(output: &Output, file: &Path, users: &[String]) -> Result<(), 
     Ok(())
 }
 
-/// All mistakes, one a line.
+/// A failure with all mistakes, one a line.
 fn refused(error: LoginError) -> Failure {
     let LoginError::Mistakes(mistakes) = error else {
         return Failure::Refused(error.to_string());
@@ -76,7 +76,7 @@ fn refused(error: LoginError) -> Failure {
     Failure::Refused(told.collect::<Vec<_>>().join("\n"))
 }
 
-/// The values of Usher's own modules, which the kernel would refuse at login.
+/// Refuses values of Usher's own modules that the kernel would refuse at login.
 fn check_values(file: &Path, labels: &LoginLabels) -> Result<(), Failure> {
     let mut mistakes = Vec::new();
     for line in labels.lines() {
@@ -161,7 +161,7 @@ fn text_of_lines(lines: &[Line]) -> String {
 mod tests {
     use super::*;
 
-    /// The declarations are C, and this program links no module.
+    /// Reads the modules' C files, because this program links no module.
     #[test]
     fn kinds_are_those_that_the_modules_declare() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bpf/mac/modules");

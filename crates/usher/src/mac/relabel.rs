@@ -1,5 +1,6 @@
 //! `usher mac relabel`: labels files by the specification of the policy in force, as setfsmac(8) does; or has
-//! the labeller do so, which labels only files that no less trusted process could have put in their place.
+//! the labeller do so. The labeller labels only files that no less trusted process could have put in their
+//! place.
 //!
 //! The specification is the file as the labeller has read it. A file that was edited since is refused,
 //! because the labeller would not judge the new labels by it.

@@ -5,7 +5,7 @@ use usher_policy::protection::class_of;
 
 use super::{ALL, User};
 
-/// `0x1f`, or decimal.
+/// A number in hexadecimal (`0x1f`) or decimal.
 fn number(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),
@@ -103,7 +103,7 @@ pub(super) fn iptables(text: &str) -> Vec<User> {
                 "-m" | "-j" => {
                     module = value;
                     match *value {
-                        // Without --nfmask it writes the whole mark.
+                        // Without --nfmask the rule writes the whole mark.
                         "CONNMARK" if line.contains("--restore-mark") => {
                             let mask = words.iter().position(|word| *word == "--nfmask");
                             let mask = mask.and_then(|at| words.get(at + 1));
@@ -133,7 +133,7 @@ pub(super) fn iptables(text: &str) -> Vec<User> {
 pub(super) fn wireguard(text: &str) -> Vec<User> {
     let users = text.lines().filter_map(|line| {
         let (interface, mark) = line.split_once('\t')?;
-        // It sets all bits of its packets' marks.
+        // The interface sets all bits of its packets' marks.
         let bits = number(mark).filter(|mark| *mark != 0)?;
         Some(User {
             rule: format!("the interface {interface} of WireGuard (fwmark {mark})"),
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn rules_of_iptables_with_marks_are_found() {
-        // As Tailscale, Docker and kube-proxy make them.
+        // Rules as Tailscale, Docker and kube-proxy make them.
         let saved = "*mangle\n:OUTPUT ACCEPT [0:0]\n\
             -A PREROUTING -m mark --mark 0x40000/0xff0000 -j ACCEPT\n\
             -A OUTPUT -p tcp -j MARK --set-xmark 0x4000/0x4000\n\

@@ -63,7 +63,7 @@ pub(super) fn output(words: &[&str], deadline: Instant) -> Result<String, Unread
         .join()
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     if matches!(&text, Ok(text) if text.len() as u64 == LARGEST) {
-        // It may have ended by now.
+        // The tool may have ended by now.
         let _ended = child.kill();
         return Err(Unread::TooLong);
     }

@@ -54,7 +54,7 @@ pub fn make_next(output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// This host's other key, which stays in its block: a peer that has no Ed25519 knows only that one.
+/// This host's ECDSA key, which stays in its block: a peer without Ed25519 knows only this key.
 fn ecdsa_key(public: &Path) -> Result<Option<IkePublicKey>, Failure> {
     let line = match std::fs::read_to_string(public) {
         Ok(line) => line,
@@ -66,8 +66,8 @@ fn ecdsa_key(public: &Path) -> Result<Option<IkePublicKey>, Failure> {
         .map_err(|error| Failure::of_file(public, error))
 }
 
-/// Puts the next key in the present one's place. SAs that were negotiated by the present one stay until
-/// others have come. The next key stays where it is until the end, so a run that was interrupted can be
+/// Puts the next key in the present one's place. SAs that were negotiated by the present key stay until
+/// others have come. The next key stays where it is until the end, so that an interrupted run can be
 /// repeated.
 ///
 /// # Errors
@@ -140,8 +140,8 @@ fn take_back(key: &Path, former: &Path) {
         ));
         return;
     }
-    // The protector has refused the other key, or hangs. Even if it fails now, it finds the right files
-    // when it starts again.
+    // The protector has refused the other key, or hangs. Even if this request fails, the protector finds the
+    // right files when it starts again.
     if let Err(error) = ask_daemon(roles::Protector, &Reload {}) {
         tell(&format!("usher: the former IKE key is back, but {error}\n"));
     }

@@ -12,7 +12,7 @@ use crate::output::{Output, or_dash, row, some, table};
 /// Sockets that people see unless they ask for another number.
 const FEW: u64 = 50;
 
-/// All of it, for programs.
+/// The view of `usher protection show`, for programs.
 #[derive(Serialize)]
 struct Shown {
     #[serde(flatten)]

@@ -16,7 +16,7 @@ use crate::output::{or_dash, row, table};
 pub struct Listed {
     /// The live sockets of these programs, as many as `--sockets` says.
     sockets: Vec<Socket>,
-    /// The number of all, of more than 1,048,576 this number; none: they are not listed.
+    /// How many of these sockets there are, at most 1,048,576; none: they are not listed.
     sockets_total: Option<u64>,
 }
 

@@ -28,7 +28,7 @@ struct Listener {
 }
 
 impl Listeners {
-    /// None yet.
+    /// No listeners yet.
     pub fn new(server: Arc<Server>) -> Self {
         Self {
             present: Mutex::default(),
@@ -44,7 +44,7 @@ impl Listeners {
     /// Listens at these addresses only. New sockets are made before anything changes.
     ///
     /// # Errors
-    /// When one cannot be made; then nothing has changed.
+    /// When a socket cannot be made; then nothing has changed.
     pub fn set(&self, wanted: Vec<ProxyListener>) -> io::Result<()> {
         let mut present = self.present.lock();
         let mut fresh = Vec::new();
@@ -186,7 +186,7 @@ mod tests {
             TcpStream::connect(one.address).unwrap();
             listeners.set(Vec::new()).unwrap();
             assert!(TcpStream::connect(one.address).is_err());
-            // Another program may take it as well.
+            // Another program may take the address as well.
             drop(net::TcpListener::bind(one.address).unwrap());
         }
     }

@@ -19,11 +19,11 @@ use super::imap::{Capabilities, LoginFilter, MAX_GREETING, MAX_PIECE, Progress, 
 
 /// Limit of connections; more are refused.
 const CONNECTIONS: usize = 4096;
-/// Limit for one user.
+/// Limit of one user's connections.
 const CONNECTIONS_OF_USER: usize = 1024;
 /// Limit of connections that are being opened; more wait. Lower than the signer's limit for one account.
 pub const OPENING: usize = 448;
-/// Limit for one user, whose openings may all wait for a host that does not answer.
+/// Limit of one user's connections that are being opened: all may wait for a host that does not answer.
 const OPENING_OF_USER: usize = 112;
 /// How long a connection waits for a permit to be opened, and how often it tries.
 const QUEUEING: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ impl Server {
     }
 }
 
-/// Accepts at one address, for what is served there at that time.
+/// Accepts connections at one address, for the service that the policy has there at that time.
 pub async fn listen(
     listener: Arc<TcpListener>,
     served: watch::Receiver<ProxyListener>,

@@ -43,7 +43,7 @@ pub fn run(output: &Output, old: &Loaded, new: &Loaded) -> u8 {
     if nothing { 0 } else { NO }
 }
 
-/// Warns of hosts that only one of two networks has: what changes there is not a change of policy.
+/// Warns of hosts that only one of two networks has: differences there are no change of policy.
 fn warn_of_hosts((network, called): (&Network, &str), (other, without): (&Network, &str)) {
     let only = network
         .hosts()
@@ -108,7 +108,7 @@ fn statement_changes(before: Option<&[String]>, after: Option<&[String]>, gone: 
     }
 }
 
-/// A block inside another: its first line, and all of them.
+/// A block inside another: its first line, and all its lines.
 type Inner<'t> = (&'t str, &'t [String]);
 
 /// The statements before the first block inside, and the blocks inside, which come last in the canonical

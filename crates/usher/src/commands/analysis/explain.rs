@@ -178,7 +178,7 @@ fn how(decision: &Decision) -> String {
     text
 }
 
-/// The file name of `usher proxy`. Its folder on a host is not known here.
+/// The file name of the program of `usher proxy`. The program's folder on a host is not known here.
 const PROXY: &str = "usher";
 
 fn asked(request: &Request) -> String {

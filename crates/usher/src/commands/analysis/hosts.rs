@@ -190,7 +190,7 @@ fn copies_in(folder: &Path) -> Result<Vec<HostCopy>, Failure> {
     Ok(copies)
 }
 
-/// This host by the files below /etc/usher, not by the configuration in force.
+/// Reads this host's files below /etc/usher, not the configuration in force.
 fn this_host() -> Result<Read, Failure> {
     if !configuration::is_prepared() {
         return Err(Failure::Refused(format!(
@@ -203,7 +203,7 @@ fn this_host() -> Result<Read, Failure> {
     named(applied, checked)
 }
 
-/// A configuration of this host, with this host's name in it.
+/// A configuration of this host, with the name that its policy has for this host.
 fn named(applied: Applied, checked: Checked) -> Result<Read, Failure> {
     let own = checked.policy.host_by_key(&configuration::host_key()?);
     let own = own.ok_or_else(|| Failure::refused(configuration::NO_HOST))?;

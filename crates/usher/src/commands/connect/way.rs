@@ -12,12 +12,12 @@ use super::wait;
 
 /// Bytes to move at once, and the wanted size of a pipe.
 const PIECE: usize = 1024 * 1024;
-/// Bytes of memory.
+/// Bytes of memory for a way without a pipe.
 const MEMORY: usize = 256 * 1024;
 
 /// The way of one direction.
 pub enum Way {
-    /// One of the two is a pipe.
+    /// By splice(2): one of the two descriptors is a pipe.
     Splice,
     /// Through this memory.
     Memory(Vec<u8>),

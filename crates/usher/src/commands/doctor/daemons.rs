@@ -117,8 +117,8 @@ pub fn services_of_others() -> Option<Finding> {
     })
 }
 
-/// Whether LSM programs see how governed programs use sockets; none if nothing is protected, or the
-/// protector does not run. A kernel that runs such programs (`runs_lsm`) should have these as well.
+/// Whether LSM programs see how governed programs use sockets; none if nothing is protected, or the protector
+/// does not run. A kernel that runs LSM programs (`runs_lsm`) should run these as well.
 pub fn calls_of_governed_programs(runs_lsm: bool) -> Option<Finding> {
     let view = ask_daemon(roles::Protector, &requests::Protection {}).ok()?;
     let is_loaded = view.spd_entries > 0;

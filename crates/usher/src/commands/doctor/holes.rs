@@ -20,7 +20,7 @@ pub fn unprivileged_bpf() -> Finding {
     Finding::optional("BPF of users", None, need, outcome)
 }
 
-/// By the sysctl's value; none: this kernel does not have it.
+/// The outcome by the sysctl's value; none: this kernel does not have the sysctl.
 fn bpf_of_users(value: Option<&str>) -> (bool, String) {
     match value {
         Some("0") => {
@@ -45,9 +45,9 @@ type Version = (u32, u32, u32);
 struct Hole {
     cve: &'static str,
     what: &'static str,
-    /// The first versions without it, of each series that was mended; later series never had it.
+    /// The first version without the hole, of each series that was mended; later series never had it.
     mended: &'static [Version],
-    /// It concerns only what lies inside a bind mount.
+    /// The hole concerns only files inside a bind mount.
     in_bind_mounts: bool,
 }
 
@@ -108,12 +108,12 @@ fn paths(policy: &Policy) -> BTreeSet<PathBuf> {
         ServedBy::Program(program) => program.files.as_ref(),
         ServedBy::Account(_) | ServedBy::Backend(_) => None,
     });
-    // Each user has a home of their own, most in one place.
+    // Users have homes of their own, most of them in one place.
     let home = Path::new("/home");
     files.flatten().map(|rule| rule.path_for(home)).collect()
 }
 
-/// The version of a kernel. Debian 12 has its number in the text about the build only.
+/// The version of a kernel. Debian 12 has the version only in the text about the build.
 fn version(release: &str, build: &str) -> Option<Version> {
     let of_debian = build.split_once("Debian ").map(|(_, number)| number);
     let text = of_debian.unwrap_or(release);
@@ -169,7 +169,7 @@ fn is_in_bind_mount(path: &Path, mounts: &str) -> bool {
         Some((unescaped(point), is_bound))
     });
     let over = mounts.filter(|(point, _)| path.starts_with(point));
-    // Of several at one point the last one is on top.
+    // Of several mounts at one point, the last is on top.
     let deepest = over.max_by_key(|(point, _)| point.components().count());
     deepest.is_some_and(|(_, is_bound)| is_bound)
 }
@@ -259,7 +259,7 @@ mod tests {
                 "{path}: {text}"
             );
         }
-        // Mended; and one that every `files` has.
+        // A kernel where it is mended; then a hole that every service with `files` has.
         let (works, text) = told((6, 18, 2), "/srv/my mail/inbox");
         assert!(works && text.contains("has none"), "{text}");
         let (works, text) = told((6, 1, 102), "/srv");

@@ -37,9 +37,10 @@ pub fn host_block(checked: &Checked, jobs: &Jobs) -> Option<Finding> {
     Some(Finding::new("host block", need, outcome))
 }
 
-/// Whether plain connections (`programs`) leave from an address of this host's own block; none if no `client`
-/// block has them, or this host is none of the policy's. The kernel chooses their address, which servers refuse if
-/// it is another one. Connections of programs that ask, and those of the proxy, are bound to one of the block.
+/// Whether plain connections (`programs`) leave from an address of this host's block; none if no `client`
+/// block has `programs`, or the policy has no block for this host. The kernel chooses the address of a plain
+/// connection, and servers refuse one from outside the block. Connections of programs that ask, and those of
+/// the proxy, are bound to an address of the block.
 pub fn source_addresses(checked: &Checked) -> Option<Finding> {
     let policy = &checked.policy;
     let own = &policy
@@ -57,7 +58,7 @@ pub fn source_addresses(checked: &Checked) -> Option<Finding> {
     let foreign: Vec<String> = servers
         .iter()
         .filter_map(|(host, server)| {
-            // Without a way there, nothing connects.
+            // Without a route to the server, nothing connects.
             let source = source_towards(*server, None).ok()?;
             // An address that a translator on the way gives this host cannot be bound to.
             let binds = |own: &IpAddr| source_towards(*server, Some(*own)).is_ok();
@@ -129,7 +130,7 @@ pub fn keys_to_sign_with(checked: &Checked) -> Option<Finding> {
     })
 }
 
-/// Whether the groups in force have changed since the policy was applied; none if it names no group.
+/// Whether the groups in force have changed since the policy was applied; none if the policy names no group.
 pub fn groups(in_force: &Applied) -> Option<Finding> {
     let changed: Vec<String> = in_force
         .groups

@@ -1,4 +1,4 @@
-//! The local sockets of servers that believe who reaches them.
+//! The local sockets of servers behind `identify`, which believe whoever reaches them.
 
 use std::ffi::CString;
 use std::fs::{self, Metadata};
@@ -47,7 +47,7 @@ pub fn servers(policy: &Policy) -> Option<Finding> {
     are_there.then_some(finding)
 }
 
-/// As whom permissions are asked for.
+/// The account whose permissions are checked.
 struct Someone {
     uid: u32,
     groups: Vec<u32>,
@@ -171,7 +171,7 @@ mod tests {
         let account = "app".parse().unwrap();
         let missing = fault(&socket, &account, &owner).unwrap_or_default();
         assert!(missing.starts_with("there is no "), "{missing}");
-        // Of the folders only the test's own: who may use those above is this machine's affair.
+        // Only the test's own folder is checked: the modes of those above depend on this machine.
         let tell = |someone: &Someone| {
             let (found, folders) = look(&socket).unwrap();
             fault_by_mode(&socket, &found, &folders[..1], &account, someone).unwrap_or_default()

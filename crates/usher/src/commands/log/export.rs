@@ -39,7 +39,7 @@ struct Signed {
     /// The signer in that line, and the namespace.
     identity: String,
     namespace: &'static str,
-    /// The owner of the key that must be known from elsewhere.
+    /// The owner of the signing key. That key must be known from elsewhere.
     known: String,
     /// The time of the signature, if the key is valid for a time only.
     time: Option<u64>,

@@ -204,9 +204,9 @@ struct Signers {
 }
 
 impl Signers {
-    /// Whether the key that signed is the user's: it is listed, or a certificate that was valid then, of
-    /// a listed authority, makes it so. The authority's line has the user, who is a principal of the
-    /// certificate, or has the user first and then a principal of the certificate.
+    /// Whether the key that signed is the user's: it is listed, or it has a certificate of a listed authority
+    /// that was valid at that time. The authority's line names the user, who must be a principal of the
+    /// certificate, or it names the user first and then a principal of the certificate.
     fn know(&self, verified: &Verified) -> bool {
         let statement = &verified.statement;
         let Some(certificate) = &verified.certificate else {

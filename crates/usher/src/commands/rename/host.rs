@@ -77,7 +77,7 @@ pub fn host(output: &Output, former: &HostName, fresh: &HostName) -> Result<(), 
 /// Writes the changed files, and the host's own under its new name: all, or none.
 ///
 /// # Errors
-/// When one cannot be written. The message names those that could not be put back.
+/// When a file cannot be written. The message names the files that could not be put back.
 fn write_renamed(
     changed: &[(&Source, &Source)],
     path: &Path,
@@ -95,7 +95,7 @@ fn write_renamed(
         return Ok(());
     };
     let mut left = Vec::new();
-    // First remove what takes room.
+    // First remove the new file, which takes room.
     if let Err(error) = remove_if_there(target) {
         left.push(format!("{}: remove it ({error})", target.display()));
     }
@@ -178,7 +178,7 @@ fn rename_references(
     }
 }
 
-/// A text with a name replaced at a line and a column, both from 1. None if it does not stand there.
+/// A text with a name replaced at a line and a column, both from 1. None if the name does not stand there.
 fn replace_at(
     text: &str,
     (line, column): (usize, usize),
@@ -279,7 +279,7 @@ mod tests {
         }
         assert_eq!(["host-laptop.policy", "z.policy"].map(inode), untouched);
         assert!(!target.exists());
-        // It was not there before either.
+        // none/b.policy was not there before either.
         let left = "Not all files are as before: ";
         let (_, left) = failure.split_once(left).expect(&failure);
         assert!(

@@ -33,7 +33,7 @@ pub fn user(output: &Output, former: &UserName, fresh: &UserName) -> Result<(), 
         former,
         fresh,
     )?;
-    // Nor does a key without its folder make a user known.
+    // A key without a user's folder does not make the user known.
     if !steps.has_folder || !steps.moves_folder() && !is_former_known {
         return Err(Failure::UnknownUser(former.clone()));
     }
@@ -83,7 +83,7 @@ pub fn user(output: &Output, former: &UserName, fresh: &UserName) -> Result<(), 
     let outcome = match configuration::put_in_force(&lock, applied, OnRefusal::RollBack) {
         Ok(outcome) => outcome,
         Err(failure) => {
-            // It may be in force all the same.
+            // The change may be in force despite the failure.
             let is_stored = matches!(failure, Failure::KeeperUnreached(now, _) if now > generation);
             if !is_stored {
                 let back: Vec<_> = moves

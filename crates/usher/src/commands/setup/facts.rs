@@ -128,7 +128,7 @@ impl Facts {
                 return refused(format!("its `usher setup-facts` is another one ({error})"));
             }
         };
-        // It goes into commands and policies.
+        // The key goes into commands and policies.
         let key = match facts.key.as_deref().map(canonical).transpose() {
             Ok(key) => key,
             Err(why) => return refused(format!("its public host key is unusable: {why}")),
@@ -149,10 +149,10 @@ impl Facts {
         })
     }
 
-    /// Its name in the policy: that of its key, if it has one.
+    /// The host's name in the policy: the one in its host key, if it has a key.
     ///
     /// # Errors
-    /// When the name cannot stand in a policy, or its key has another one than was asked for.
+    /// When the name cannot stand in a policy, or the host's key has another name than the one asked for.
     pub fn host_name(&self, asked: Option<&HostName>, option: &str) -> Result<HostName, Failure> {
         let of_key = self
             .key

@@ -29,7 +29,7 @@ pub struct Ssh {
 }
 
 impl Ssh {
-    /// A login at a destination as ssh takes it. `folder` is for ssh's socket, and nobody else's.
+    /// A login at a destination as ssh takes it. `folder` is for ssh's socket, and closed to other accounts.
     pub fn new(destination: &str, folder: &Path, sudo: bool) -> Self {
         Self {
             destination: destination.into(),
@@ -52,7 +52,7 @@ impl Drop for Ssh {
     fn drop(&mut self) {
         let mut end = self.command();
         end.args(["-O", "exit", "--", &self.destination]);
-        // Without it ssh ends by itself, a minute later.
+        // If this fails, ssh ends by itself a minute later.
         let _ = end
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -70,7 +70,7 @@ impl Machine {
     /// Runs a command as root to its end, with this text as its input, or none.
     ///
     /// # Errors
-    /// When it, or ssh, cannot be started.
+    /// When the command, or ssh, cannot be started.
     pub fn run(&self, words: &[String], input: Option<&str>) -> Result<Output, Failure> {
         match self {
             Self::Here => {
@@ -86,11 +86,11 @@ impl Machine {
         }
     }
 
-    /// The addresses of this host and of that one, as that one sees them on ssh's connection (sshd's
-    /// SSH_CONNECTION).
+    /// The addresses of this host and of the other one, as the other one sees them on ssh's connection
+    /// (sshd's SSH_CONNECTION).
     ///
     /// # Errors
-    /// When it does not say.
+    /// When the other host does not report them.
     pub fn addresses(&self) -> Result<(IpAddr, IpAddr), Failure> {
         let Self::There(ssh) = self else {
             return Err(Failure::refused("a host has no connection to itself"));
@@ -115,7 +115,7 @@ impl Machine {
         }
     }
 
-    /// Its name for people, until its name in the policy is known.
+    /// The host's name for people, until its name in the policy is known.
     pub fn destination(&self) -> &str {
         match self {
             Self::Here => "this host",
@@ -144,7 +144,7 @@ fn finish(command: &mut Command, program: &str, input: Option<&str>) -> Result<O
         .spawn()
         .at(program)?;
     if let (Some(mut pipe), Some(text)) = (child.stdin.take(), input) {
-        // A command that does not read it says why by its status.
+        // A command that does not read its input says why by its status.
         let _ = pipe.write_all(text.as_bytes());
     }
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());

@@ -17,14 +17,14 @@ use crate::failure::Failure;
 /// The address at which the proxy stands for the server, as docs/start.md has it.
 const LOOPBACK: &str = "127.0.2.1";
 
-/// A command on one of them.
+/// A command on one of the two hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Step {
-    /// Where it runs.
+    /// The host on which the command runs.
     pub side: Side,
     /// The program and its arguments.
     pub words: Vec<String>,
-    /// Its standard input; nothing if none.
+    /// The command's standard input; empty if none.
     pub input: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl Step {
 }
 
 impl Site {
-    /// The steps that make what the others need: keys.
+    /// The first steps, which make the keys that the other steps need.
     pub fn first(&self, here: &Facts, there: &Facts) -> Vec<Step> {
         let mut steps = Vec::new();
         for (side, facts) in [(Side::Client, here), (Side::Server, there)] {
@@ -88,10 +88,10 @@ impl Site {
         steps
     }
 
-    /// The other steps. A word stands for each thing that the first steps have not made yet.
+    /// The other steps. A placeholder stands for each thing that the first steps have not made yet.
     ///
     /// # Errors
-    /// When a file of one host says something else about a host.
+    /// When a file of one host says something else about a host than the plan.
     pub fn then(&self, here: &Facts, there: &Facts) -> Result<Vec<Step>, Failure> {
         let mut steps = Vec::new();
         for (side, facts) in [(Side::Client, here), (Side::Server, there)] {
@@ -138,7 +138,7 @@ impl Site {
         Ok(steps)
     }
 
-    /// Makes one host known to the other, unless it is.
+    /// Makes one host known to the other, unless the other knows it already.
     fn host_step(
         &self,
         side: Side,

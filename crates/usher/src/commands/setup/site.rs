@@ -20,9 +20,9 @@ pub enum Offered {
 /// One of the two hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// This one.
+    /// This host.
     Client,
-    /// The one that ssh reaches.
+    /// The host that ssh reaches.
     Server,
 }
 
@@ -46,7 +46,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Its purpose, for people.
+    /// The purpose of the setup, for people.
     pub fn purpose(&self) -> String {
         let service = match self.offered {
             Offered::Whoami => "/usr/bin/id at TCP port 3443",

@@ -21,15 +21,15 @@ use crate::commands::log::utc;
 use crate::failure::Failure;
 use crate::output::{Output, escaped};
 
-/// How long it rests between two questions, at least.
+/// The shortest pause between two questions.
 const REST: Duration = Duration::from_secs(1);
-/// The rest is this many times as long as the answers took. So the watch takes at most 5 % of the daemons'
+/// The pause is this many times as long as the answers took. So the watch takes at most 5 % of the daemons'
 /// time, however many sessions they have.
 const REST_FOR_WORK: u32 = 20;
-/// The longest rest after a missing answer, so that the next answer of a keeper which hung is soon seen.
+/// The longest pause after a missing answer, so that the next answer of a keeper which hung is soon seen.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
-/// What came or went.
+/// A change, and when it was seen.
 #[derive(Debug, Serialize)]
 struct Change {
     /// When it was seen, in seconds since 1970.
@@ -38,7 +38,7 @@ struct Change {
     what: What,
 }
 
-/// Whose session it is.
+/// The session that a change is about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Whose {
     /// The remote user.
@@ -65,7 +65,7 @@ enum What {
     },
     /// A connection of the session is established.
     Connected { whose: Whose, client: String },
-    /// It has ended.
+    /// A connection of the session has ended.
     Disconnected { whose: Whose, client: String },
     /// So many more sessions were refused for this reason. With a filter it is not shown, because no user is known.
     Refused { reason: String, sessions: u64 },
@@ -77,7 +77,7 @@ enum What {
     },
     /// The keeper does not answer. It is asked again.
     KeeperLost { text: String },
-    /// It answers again.
+    /// The keeper answers again.
     KeeperBack,
 }
 
@@ -92,7 +92,7 @@ struct Live {
 /// The state when the daemons were asked.
 #[derive(Debug, Default)]
 struct Seen {
-    /// By their ids.
+    /// The live sessions by their ids.
     sessions: BTreeMap<String, Live>,
     troubles: BTreeMap<ServiceName, TroubleView>,
     /// Refused sessions by reason, since the verifier's start; none with a filter, or before a verifier has
@@ -144,8 +144,8 @@ fn ask(filter: &Filter, former: &Seen) -> Result<Seen, ControlError> {
     Ok(Seen::new(live, refused))
 }
 
-/// The ends that the keeper remembers. If it does not answer, their reasons are missing, and the next
-/// question shows that it does not answer.
+/// The ends that the keeper remembers. If the keeper does not answer, the reasons are missing, and the next
+/// question reports that it is lost.
 fn ended(filter: &Filter) -> Vec<EndedView> {
     let mut recent = ask_daemon(roles::Keeper, &Recent {}).unwrap_or_default();
     filter.of_recent(&mut recent);
@@ -446,7 +446,7 @@ mod tests {
         let two = "refused       2: unknown_key";
         assert_eq!(texts(&five.since(&three, nobody_asked)), [two]);
         assert_eq!(texts(&five.since(&five, nobody_asked)), [""; 0]);
-        // Nor are refusals from before the first question.
+        // Refusals from before the first question are left out, too.
         assert_eq!(texts(&five.since(&seen(vec![]), nobody_asked)), [""; 0]);
         // The verifier was started again.
         let since_then = "refused       3: unknown_key";

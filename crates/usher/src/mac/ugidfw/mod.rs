@@ -65,7 +65,7 @@ struct RuleView {
     statement: String,
 }
 
-/// What was done.
+/// The result of a change.
 #[derive(Debug, Serialize)]
 struct Change {
     /// The number of the rule, from 1.
@@ -77,8 +77,8 @@ struct Change {
 /// Runs a command.
 ///
 /// # Errors
-/// When a rule is none, when the rules are not in the file of these commands, or the policy that they make
-/// does not come into force; nothing has changed then.
+/// When a text is not a rule, when the rules are not in the file of these commands, or when the policy with
+/// the change does not come into force; nothing has changed then.
 pub(super) fn run(output: &Output, command: &Command) -> Result<(), Failure> {
     match command {
         Command::List => {
@@ -122,7 +122,7 @@ fn set_rule(rules: &mut Vec<String>, number: usize, rule: String) -> Result<usiz
     Ok(number)
 }
 
-/// The place of the rule with this number.
+/// The index of the rule with this number.
 fn index(number: usize, rules: &[String]) -> Result<usize, Failure> {
     let index = number.checked_sub(1).filter(|index| *index < rules.len());
     index.ok_or_else(|| {
@@ -269,7 +269,7 @@ fn change(
     });
     let outcome = match outcome {
         Ok(outcome) => outcome,
-        // It is in force all the same.
+        // The change is in force despite the failure.
         Err(failure @ (Failure::KeeperUnreached(..) | Failure::NotTaken(..))) => {
             return Err(failure);
         }
@@ -288,8 +288,8 @@ fn change(
     Ok(())
 }
 
-/// Writes the file. Without rules there is none, unless it is the only one: a policy folder without any file
-/// is not applied.
+/// Writes the file. Without rules, removes it unless it is the policy's only file: a policy folder without
+/// any file is not applied.
 fn write_rules(path: &Path, rules: &[String], is_only: bool) -> Result<(), Failure> {
     if rules.is_empty() && !is_only {
         return remove_if_there(path).at(path);

@@ -14,7 +14,7 @@ use usher_policy::mac::bsdextended::{
 };
 use usher_policy::{Quoted, joined};
 
-/// Whose numbers a condition compares.
+/// The accounts whose numbers a condition compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Account {
     User,
@@ -178,7 +178,7 @@ fn condition(
     Ok(Some(format!("{not}{word}{values}")))
 }
 
-/// Ranges of numbers: in the policy they have no names.
+/// Writes ranges by numbers, because ranges of the policy have no names.
 fn ranges(
     account: Account,
     values: &[&str],
@@ -269,7 +269,7 @@ mod tests {
         Some(found?.1)
     }
 
-    /// The rule that the policy's reader makes of it.
+    /// The rule that the policy's reader makes of this text.
     fn rule(text: &str) -> AccessRule {
         let statement =
             statement(text, &number_of).unwrap_or_else(|error| panic!("{text}: {error}"));

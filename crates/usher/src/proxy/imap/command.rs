@@ -29,7 +29,7 @@ pub enum Command {
     Authenticate(Vec<u8>, Option<Zeroizing<Vec<u8>>>),
 }
 
-/// The beginning of some input.
+/// The result of reading the beginning of some input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
     /// A command.
@@ -38,7 +38,7 @@ pub enum Read {
         tag: String,
         /// The command.
         command: Command,
-        /// Its length in bytes.
+        /// The length of the command in bytes.
         length: usize,
     },
     /// A command of authenticated users. It may be longer than the input.
@@ -54,7 +54,7 @@ pub enum Read {
         tag: Option<String>,
         /// The reason, for the client.
         why: &'static str,
-        /// Its length in bytes.
+        /// The length of the command in bytes.
         length: usize,
     },
     /// A literal that is too long, which the client sends without waiting for an answer.
@@ -206,7 +206,7 @@ impl Reader<'_> {
         Ok(&rest[..length])
     }
 
-    /// The same, but not empty.
+    /// As [`Self::word`], but not empty.
     fn atom(&mut self) -> Result<&[u8], Read> {
         match self.word()? {
             [] => Err(wrong("one blank must stand before each argument")),
@@ -224,7 +224,7 @@ impl Reader<'_> {
     }
 
     fn quoted(&mut self) -> Result<Zeroizing<Vec<u8>>, Read> {
-        // Its largest size from the start, so that it never moves and leaves no copies behind.
+        // Allocated at its largest size, so that the bytes never move and leave no copies behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(self.input.len() - self.at));
         loop {
             self.at += 1;
@@ -299,13 +299,13 @@ impl Reader<'_> {
     }
 }
 
-/// `{5}` or `{5+}` at the end of a line.
+/// The announcement of a literal at the end of a line: `{5}` or `{5+}`.
 struct Announced {
-    /// The position in the line.
+    /// The position of the announcement in the line.
     place: usize,
-    /// `None`: more than a command may have.
+    /// The length of the literal; `None`: more than a command may have.
     length: Option<usize>,
-    /// Its client does not wait for a continuation.
+    /// The client sends the literal without waiting for a continuation.
     is_sent_at_once: bool,
 }
 
@@ -365,7 +365,7 @@ mod tests {
         for input in [&quoted, unescaped, latin1, &atom[..], &literal] {
             assert_eq!(read_command(input, 0), login("alice", input.len()));
         }
-        // The same escapes are taken off a name.
+        // The same escapes are removed from a name.
         let input = br#"a LOGIN "al\"i\\ce" x"#;
         let whole = [&input[..], b"\n"].concat();
         assert_eq!(read_command(&whole, 0), login("al\"i\\ce", whole.len()));
@@ -390,7 +390,7 @@ mod tests {
             ("\u{fc} LOGIN alice x\r\n", None, 18),
             ("\r\n", None, 2),
             (" LOGIN alice x\r\n", None, 16),
-            // Its literals are no commands.
+            // The literals of a wrong command are no commands.
             ("a LOGIN  alice {10+}\r\nb SELECT\r\n\r\n", Some("a"), 34),
         ] {
             match read_command(input.as_bytes(), 0) {
@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(read_command(b"a LOGIN {16385+}\r\n", 0), Read::TooLong);
         let overflow = b"a LOGIN {99999999999999999999999+}\r\n";
         assert_eq!(read_command(overflow, 0), Read::TooLong);
-        // Also in a command that is wrong before it.
+        // Also if the command is wrong before the literal.
         assert_eq!(read_command(b"a LOGIN  x {16385+}\r\n", 0), Read::TooLong);
     }
 

@@ -25,7 +25,7 @@ pub const MAX_PIECE: usize = 4 * 1024;
 /// Longest greeting of a server.
 pub const MAX_GREETING: usize = 8 * 1024;
 
-/// The progress by some input.
+/// The outcome of some input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
     /// More input is needed.
@@ -67,7 +67,7 @@ impl LoginFilter {
         Self {
             user: user.into(),
             capabilities,
-            // Its largest size, so that it never moves and leaves no password behind.
+            // Allocated at its largest size, so that it never moves and leaves no password behind.
             input: Zeroizing::new(Vec::with_capacity(MAX_COMMAND + MAX_PIECE)),
             authenticating: None,
             continued: 0,
@@ -123,7 +123,8 @@ impl LoginFilter {
             }
             Read::Wrong { tag, why, length } => {
                 self.take(length);
-                // A client that waits for the answer to its command sees only a tagged line.
+                // Tagged if possible: a client that waits for the answer to its command sees only a tagged
+                // line.
                 let tag = tag.as_deref().unwrap_or("*");
                 say(output, &format!("{tag} BAD {why}\r\n"))
             }
@@ -192,8 +193,8 @@ impl LoginFilter {
         self.plain(&tag, line, output)
     }
 
-    /// SASL PLAIN (RFC 4616) in base 64: authorization identity, authentication identity, password.
-    /// Between the two lies a NUL; the password may be any bytes.
+    /// SASL PLAIN (RFC 4616) in base 64: authorization identity, NUL, authentication identity, NUL, password.
+    /// The password may be any bytes.
     fn plain(&mut self, tag: &str, response: &[u8], output: &mut Vec<u8>) -> Step {
         let decoded = std::str::from_utf8(response)
             .ok()

@@ -52,7 +52,7 @@ async fn the_end_of_patience_is_told_in_the_protocols_words() {
         told("", "* PRE", &patience).await,
         "* BYE Usher: the server sends no greeting\r\n"
     );
-    // With patience.
+    // With the proxy's own time limits.
     let served = told(
         "a LOGOUT\r\n",
         "* PREAUTH [CAPABILITY IMAP4rev1] hello\r\n",
