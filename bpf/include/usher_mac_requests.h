@@ -243,7 +243,8 @@ struct usher_mac_packet {
 	struct usher_mac_device interface; /* by which it arrived or leaves */
 };
 
-/* A message queue, semaphores or shared memory of System V. Zeros: the question is about all. */
+/* A message queue, semaphores or shared memory of System V. All members of the object are 0 if the
+ * question is about all objects. */
 struct usher_mac_ipc {
 	__u32 id;
 	__u32 key; /* 0: IPC_PRIVATE */

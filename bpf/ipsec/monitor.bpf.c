@@ -340,10 +340,10 @@ static __always_inline int may_be_set(struct bpf_sockopt *context, const struct 
 }
 
 /*
- * Hook: setsockopt of the cgroup: a privileged program could give its socket another mark, an
- * IPsec policy of its own, or headers that look like those of an SA. Values longer than a page, of
- * which the program sees only the first page, are left to the kernel, but no mark is that long.
- * Kernel 5.3.
+ * Hook: setsockopt of the cgroup, because a privileged program could otherwise give its socket
+ * another mark, an IPsec policy of its own, or headers that look like those of an SA. Of a value
+ * longer than a page this program sees only the first page: it refuses a longer mark, and judges
+ * other options by their names. Kernel 5.3.
  */
 SEC("cgroup/setsockopt")
 int keeps(struct bpf_sockopt *context)

@@ -45,10 +45,10 @@ pub enum Expected {
 impl Network {
     /// Tests the expectations of all hosts' policies, in the order of hosts and texts.
     ///
-    /// If an expectation leaves something out, it stands for everything possible: all hosts that
-    /// its policy knows, and of these the ones that offer the service. `permit` holds if one of
-    /// these connections is permitted, `refuse` if none is. A connection that needs a certificate
-    /// leaves both unknown.
+    /// Without a client host, an expectation is about all hosts that its policy knows; without a
+    /// server, about all of these that offer the service. `permit` holds if one of these
+    /// connections is permitted, `refuse` if none is. Neither result is known if it depends on a
+    /// certificate.
     pub fn try_expectations(&self) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         for host in self.hosts() {

@@ -219,7 +219,7 @@ fn labels_are_shown_to_everyone_and_tables_to_nobody() {
     let path = openat(CWD, file.path(), flags, Mode::empty()).unwrap();
     let found = labels.of(path.as_fd()).unwrap().unwrap();
     assert_eq!(found.to_string(), "biba/high(low-high)");
-    // The tables have no label of a file that is not new.
+    // Only labels of new files are returned: the attribute of this file has its label already.
     put_file(&object, file.as_file(), [1, 0, 6, 0, 0, 0, 0, 0], 1);
     assert_eq!(labels.of(path.as_fd()).unwrap(), None);
 }

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 /// How long an address comes last: longer than all addresses of a host may be tried, each for ten seconds.
 const LAST: Duration = Duration::from_secs(120);
-/// Limit of notes, of all users together. Beyond it nothing is noted until some notes are over: meanwhile an
-/// address without a way is tried in its usual place.
+/// Limit of the notes of all users together. At the limit nothing is noted until notes expire; meanwhile an
+/// unreachable address is tried in its usual place.
 const NOTES: usize = 4096;
 /// Limit of one user's notes.
 const NOTES_OF_USER: usize = 256;

@@ -15,7 +15,7 @@ pub struct ProtectionView {
     pub applications: Vec<ApplicationView>,
     /// The names that are looked up, in their order.
     pub names: Vec<NameView>,
-    /// The connections with services that are protected whichever program has them, each in words.
+    /// The connections with services that are protected for every program, a description of each.
     #[serde(default)]
     pub services: Vec<String>,
     /// The classes of the policy, each with its level.

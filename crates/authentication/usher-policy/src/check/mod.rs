@@ -102,7 +102,8 @@ impl Names<'_> {
     }
 }
 
-/// The nearest of the defined names; not searched for an error that no one will see.
+/// Returns the defined name that is nearest to `found`. Does not search once the reporter is full, because no
+/// one would see the result.
 fn nearest_name<'n, N: AsRef<str> + 'n>(
     found: &str,
     names: impl IntoIterator<Item = &'n N>,

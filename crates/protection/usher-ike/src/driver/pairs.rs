@@ -18,8 +18,8 @@ const RETRYING: (Duration, Duration) = (Duration::from_secs(1), Duration::from_s
 /// The wait after an attempt when the kernel asks. The waits of [`RETRYING`] go on growing.
 const HURRIED: Duration = Duration::from_secs(5);
 
-/// How long the host with the greater name waits for the other to begin, so that seldom both do. Of
-/// two pairs of SAs one ends: see `doubles`.
+/// How long the host with the greater name waits for the other to begin, so that both rarely begin
+/// at once. If they do, there are two pairs of SAs, of which one is ended: see `doubles`.
 const COURTESY: Duration = Duration::from_secs(2);
 
 /// How long an address without SAs is reported after the kernel asked for it last.

@@ -42,7 +42,7 @@ tests! {
         assert_eq!(live[0].program.as_ref().unwrap().to_string(), GOVERNED);
         assert_eq!(latter[3].errno("udp().sendto(b'x', ('10.9.0.1', 9))"), EPERM);
         latter[3].run("u = None");
-        // A policy without the program ends it.
+        // Under a policy without the program, it is no longer governed.
         ipsec.apply(&usher_protection::Tables::default()).unwrap();
         assert_eq!(latter[3].number("mark(udp())"), 0);
     }
