@@ -99,7 +99,8 @@ pub(crate) fn load_lsm_program() -> Result<(), Lack> {
     static CODE: Code = code!("usher_probe", "probe");
     CODE.probe().map_err(|error| {
         Lack::new(format!(
-            "this kernel refuses LSM programs ({error}), as it does in lockdown or without BPF LSM"
+            "this kernel refuses LSM programs ({error}), as it does in lockdown for confidentiality \
+             or without BPF LSM"
         ))
     })
 }

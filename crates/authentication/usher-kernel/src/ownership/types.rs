@@ -71,7 +71,8 @@ pub enum OwnershipError {
     /// ownership works without them.
     #[error(
         "this kernel does not run the programs that enforce ownership: {0}; it needs BPF LSM \
-         (CONFIG_BPF_LSM, BTF, bpf in the list lsm= of the kernel command line) and no lockdown"
+         (CONFIG_BPF_LSM, BTF, bpf in the list lsm= of the kernel command line) and no lockdown for \
+         confidentiality"
     )]
     NotSupported(Lack),
     /// Root cannot be fenced, and no process may become root.
