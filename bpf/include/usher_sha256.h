@@ -73,8 +73,7 @@ __attribute__((noinline)) int usher_token_step(struct usher_token_block *block)
 	const __u32 *words = (const __u32 *)block;
 	__u32 a = 0x6a09e667, b = 0xbb67ae85, c = 0x3c6ef372, d = 0xa54ff53a;
 	__u32 e = 0x510e527f, f = 0x9b05688c, g = 0x1f83d9ab, h = 0x5be0cd19;
-	/* Without volatile, the compiler keeps several generations of the schedule and fills the
-	 * stack. */
+	/* Without volatile, the compiler fills the stack with generations of the schedule. */
 	volatile __u32 w[16];
 
 	if (!block)

@@ -88,7 +88,7 @@ struct sending {
 	__u32 patterns; /* of the items that have decided; 0: ports do not matter */
 };
 
-/* The outcomes of a call that makes a governed socket send; programs return only the first two. */
+/* The outcomes of a call that makes a socket send; programs return only the first two. */
 #define REFUSED 0
 #define PERMITTED 1
 #define GOVERNED 2

@@ -7,8 +7,7 @@
 #include "objects.h"
 
 /* Begins the labels of an access with the label of the asker. `asked`: the modules that are asked.
- * Returns whether one of them has labels: only then are the other labels of the access looked up.
- */
+ * Returns whether one of them has labels. Only then are other labels of the access looked up. */
 static __always_inline int begin_labels(struct mac_labels *labels, usher_mac_slots asked,
 					const struct mac_asker *asker)
 {

@@ -7,8 +7,7 @@
 
 /* The chains in the kernel's table of the interfaces of a network namespace, by their numbers. */
 #define DEVICE_CHAINS 256
-/* Limit of the interfaces that are looked at in a chain. An interface behind the limit is not
- * found. */
+/* Limit of the interfaces that are looked at in a chain. Interfaces behind it are not found. */
 #define DEVICES_IN_CHAIN 4096
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)

@@ -31,9 +31,9 @@ struct iattr {
 /*
  * Hook: inode_permission, because every look-up of a name and every opening passes it. It cannot
  * read a label. If a file's label is not known, modules with labels are not asked in three cases:
- * where file_open follows, which reads the label; where the kernel reads the attribute for that;
- * and at access(2). Everything else is refused then: truncate(2), connect(2) to the name of a
- * socket, attributes of the kind `user.`.
+ * where file_open follows, which reads the label; where the kernel then reads the attribute with
+ * the label; and at access(2). Everything else is refused then: truncate(2), connect(2) to the name
+ * of a socket, attributes of the kind `user.`.
  */
 SEC("lsm/inode_permission")
 int BPF_PROG(dispatch_inode_permission, struct inode *inode, int mask)

@@ -123,9 +123,8 @@ static __always_inline void be_nobody(struct usher_mac_subject *subject)
 #define KIND_HAS_NO_TYPE 4
 #define KIND_IS_LAYERED 8
 
-/* Whether an inode of /proc is the file `comm`, the name, of a thread of the calling process. Other
- * files called so in /proc are not of a process. Nothing holds what is read here, so each step may
- * fail. */
+/* Whether an inode of /proc is the file `comm`, the name, of a thread of the calling process. No
+ * other file of a process is called so. Nothing holds what is read here: each step may fail. */
 static __always_inline int is_own_name(__u64 inode)
 {
 	const struct proc_inode___mac *of_proc = bpf_core_cast(
@@ -164,7 +163,7 @@ __attribute__((noinline)) __u32 mac_kind_of(const __u64 *at __arg_nonnull)
 		return USHER_MAC_ON_BPF_FS;
 	case ANON_INODE_FS_MAGIC:
 	case PIDFS_MAGIC:
-		/* In the kernel these are regular files, which stat(2) does not show. */
+		/* In the kernel these are regular files, but stat(2) shows no type. */
 		return KIND_HAS_NO_TYPE;
 	case MQUEUE_MAGIC:
 		return (inode->i_mode & S_IFMT) == S_IFDIR ? USHER_MAC_FOR_EVERYBODY : 0;

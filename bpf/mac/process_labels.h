@@ -197,8 +197,7 @@ int BPF_PROG(dispatch_task_alloc, struct task_struct *task, __u64 flags)
 	if (!labelled_of(USHER_MAC_ALL_SLOTS) || flags & CLONE_THREAD)
 		return 0;
 	is_sharing = begins_sharing(caller, flags);
-	/* Both processes share descriptors: a ring that either makes from now on is the other's,
-	 * too. */
+	/* Descriptors are shared: a ring that one process makes from now on is the other's, too. */
 	if (flags & CLONE_FILES && mac_note_ring())
 		return -ENOMEM;
 	/* Another thread may make a ring meanwhile: see sched_process_fork. */

@@ -98,8 +98,8 @@ mac_remembered(const struct usher_mac_label *own __arg_nonnull,
 	return found;
 }
 
-/* Remembers that the module in the labels' slot has permitted the access. Global, as mac_remembered
- * is. */
+/* Remembers that the module in the labels' slot has permitted the access. Global, as
+ * mac_remembered is. */
 __attribute__((noinline)) int mac_remember(const struct mac_labels *labels __arg_nonnull)
 {
 	__u32 slot = labels->slot & (USHER_MAC_MODULES - 1);

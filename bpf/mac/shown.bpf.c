@@ -87,8 +87,8 @@ static __always_inline __u32 number_for_reader(struct task_struct *task)
 	return number;
 }
 
-/* Writes an element, with the name of the module in the slot. The number may be of a former module.
- */
+/* Writes an element, with the name of the module in the slot. The number may be that of an element
+ * of a former module. */
 static __noinline int show_element(struct seq_file *seq, __u32 number, __u32 slot)
 {
 	struct usher_mac_module *module = bpf_map_lookup_elem(&modules, &slot);

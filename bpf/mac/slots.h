@@ -99,8 +99,7 @@ static __always_inline usher_mac_slots those_near(usher_mac_slots asked, struct 
 }
 
 /* Returns which modules are asked at an entry point about the calling process, for accesses that
- * are remembered. For a process with elements, `those_left` decides later which modules exempt it.
- */
+ * are remembered. Which modules exempt a process with elements, `those_left` decides later. */
 static __always_inline usher_mac_slots modules_near_caller(__u32 point, struct mac_asker *caller)
 {
 	const struct usher_mac_in_force *now = first_of(&in_force);

@@ -9,8 +9,7 @@
 static __always_inline void read_process(struct usher_mac_process_access *wanted,
 					 struct task_struct *task)
 {
-	/* The process's own credentials: on the files of an overlay the kernel acts for it with
-	 * others. */
+	/* The process's own credentials: on files of an overlay the kernel acts with others. */
 	const struct cred___mac *cred = bpf_core_cast(task, struct task_struct___mac)->real_cred;
 
 	wanted->uid = cred->uid.val;

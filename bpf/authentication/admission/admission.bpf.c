@@ -164,8 +164,7 @@ static __always_inline int accepted_connection(struct bpf_sock_ops *context,
 	return 1;
 }
 
-/* Establishes the entry. Returns whether the connection, whose SYN had this number, had an entry.
- */
+/* Establishes the entry of the connection whose SYN had this number. Returns whether it had one. */
 static __always_inline int establish(const struct usher_connection *connection, __be32 sequence)
 {
 	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);

@@ -22,7 +22,7 @@
 
 #define OPTIONS_SIZE 40
 
-/* Whether no connection in the table has this address: ::, or in an IPv6 packet one that means IPv4
+/* Whether this address must not be in the table: it is ::, or in an IPv6 packet one that means IPv4
  * (::ffff:0:0/96). User space could not read such an entry. */
 static __always_inline int is_strange(const __u8 address[16])
 {
@@ -122,8 +122,7 @@ static __always_inline __u32 read_headers(PACKET *packet, struct usher_connectio
 	} else {
 		return NOT_TCP;
 	}
-	/* A packet with segments left in its routing header has another destination than this
-	 * address. */
+	/* With segments left in its routing header, a packet's destination is another one. */
 	if (walk.protocol != IPPROTO_TCP || walk.state)
 		return UNREADABLE;
 	if (next && loaded == LOADED_BOTH) {

@@ -58,7 +58,7 @@ int gate_syn(struct __sk_buff *packet)
 	socket = bpf_sk_fullsock(socket);
 	if (!socket)
 		return 1;
-	/* Raw sockets pass on in any state, because connect() changes it. */
+	/* Raw sockets go on to `holding` in any state, because connect() changes it. */
 	if (socket->type != SOCK_RAW) {
 		if (!is_connecting(socket))
 			return 1;

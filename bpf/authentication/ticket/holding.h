@@ -84,8 +84,7 @@ static __always_inline void copy(struct __sk_buff *packet, struct usher_report *
 
 	if (size > USHER_SYN_SIZE)
 		return;
-	/* Without this, the compiler merges both comparisons into one that the verifier cannot
-	 * follow. */
+	/* Keeps both comparisons apart: the verifier could not follow one that merges them. */
 	barrier_var(size);
 	if (size < LEAST_SYN_SIZE)
 		return;

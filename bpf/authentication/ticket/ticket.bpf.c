@@ -350,7 +350,7 @@ static __always_inline void change_state(struct bpf_sock_ops *context, struct bp
 	/* The token ends here and not at ACTIVE_ESTABLISHED_CB, which is later: there other
 	 * programs set callbacks, which must stay. */
 	if (context->args[1] == BPF_TCP_ESTABLISHED) {
-		/* Without a token, the program requests no length. */
+		/* The kernel requests no length if the SYN has no room for options. */
 		if (token->written)
 			note_passed(token);
 		else

@@ -16,8 +16,7 @@ static __always_inline int is_type(const struct usher_mac_te *now, __u32 number)
 	return number > now->domains;
 }
 
-/* A process enters a domain that it may take. No process may take the domain of exempt processes.
- */
+/* A process enters a domain that it may take. No process may take that of exempt processes. */
 MAC_RELABEL(relabel_process)
 {
 	const struct usher_mac_te *now = mac_settings();

@@ -171,8 +171,8 @@ static __always_inline __u64 number_of_bytes(const __u8 *bytes)
 	return number;
 }
 
-/* Whether a process of the service is held to its destinations: only after it has become its user.
- */
+/* Whether a process of the service is held to the service's destinations: it is, unless it runs as
+ * the service's own account. */
 static __always_inline int is_held(const struct usher_mac_service *service,
 				   const struct usher_mac_subject *subject)
 {

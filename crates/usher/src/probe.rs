@@ -8,7 +8,7 @@ use usher_daemon::probe::Probe;
 
 use crate::failure::Failure;
 
-/// Tries the abilities of these names, or all abilities if no name is given.
+/// Tests the features of these names, or all features if no name is given.
 pub fn probe(names: &[&str]) -> Result<Vec<Probe>, Failure> {
     let output = Command::new(usherd()?)
         .arg("probe")

@@ -7,12 +7,10 @@ use parking_lot::Mutex;
 use usher_base::HostName;
 use usher_proto::refusal::Refusal;
 
-/// How long a refusal is reported, in seconds. Only another request can show that the clocks have been
-/// corrected.
+/// How long a refusal is reported, in seconds. Only another request can show that the clocks agree.
 const TOLD: u64 = 3600;
 
-/// The last observation of each host's clock. Only hosts of the policy have an entry, made by their own
-/// requests.
+/// The last observation of each host's clock. Only hosts of the policy have one, made by their own requests.
 #[derive(Debug, Default)]
 pub struct Clocks(Mutex<BTreeMap<HostName, Apart>>);
 
@@ -26,8 +24,7 @@ struct Apart {
 
 impl Clocks {
     /// Notes the outcome of a host's request for a session. A refusal because of the clocks enters the host,
-    /// and an opened session removes it. Any other refusal says nothing about the clocks, and changes
-    /// nothing.
+    /// and an opened session removes it. Other refusals say nothing about the clocks, and change nothing.
     pub fn note(
         &self,
         host: &HostName,

@@ -11,7 +11,7 @@ use usher_daemon::files::write_atomically;
 /// Reads a file, or returns the default if there is none.
 ///
 /// # Errors
-/// The system's error; also for a file of more than `limit` bytes, or that is no JSON of a `T`.
+/// The system's error; also when the file has more than `limit` bytes, or is no JSON of a `T`.
 pub fn load_kept<T: DeserializeOwned + Default>(
     path: impl AsRef<Path>,
     limit: u64,

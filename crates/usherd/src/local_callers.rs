@@ -155,8 +155,7 @@ impl LocalCaller {
         }
     }
 
-    /// Sends a packet with descriptors. Ignores a process that has gone, or does not read the packet within
-    /// [`ANSWER`].
+    /// Sends a packet with descriptors. Ignores a process that has gone, or reads nothing within [`ANSWER`].
     pub async fn send(&self, packet: &[u8], descriptors: &[std::os::fd::BorrowedFd<'_>]) {
         let sent = self.held().socket.send_with(packet, descriptors);
         match tokio::time::timeout(ANSWER, sent).await {

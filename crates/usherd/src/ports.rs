@@ -27,8 +27,7 @@ impl ReservedPorts {
         }
     }
 
-    /// Reserves these ports and no others. Returns true on success, and if the kernel has refused the
-    /// programs.
+    /// Reserves these ports and no others. Returns true on success, and if the kernel refused the programs.
     pub fn reserve(&self, reserved: impl IntoIterator<Item = Reserved>) -> bool {
         if let Some(ports) = &self.ports
             && let Err(error) = ports.apply(reserved)

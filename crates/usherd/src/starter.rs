@@ -190,8 +190,7 @@ impl Office {
                 busy.into_iter().try_for_each(|number| self.serve(number))
             }
             number => {
-                // Look at the order's children first: the connections that they saw waiting came before this
-                // event.
+                // Look at the order's children first: connections that they saw waiting came earlier.
                 self.look_at(number)?;
                 if let Some(order) = self.orders.get_mut(&number) {
                     let flags = event.flags;
@@ -233,8 +232,7 @@ impl Office {
                 Request::Order(order) => {
                     let number = order.number;
                     if !is_complete {
-                        // The user's queue was closed meanwhile: only the owner can receive a closed
-                        // listener.
+                        // The user's queue was closed meanwhile: only the owner receives a closed listener.
                         self.report(number, 0, Event::Over);
                         continue;
                     }

@@ -41,8 +41,8 @@ def library() -> ctypes.CDLL:
     else:
         raise ImportError(
             f"Usher's library is not there ({'; '.join(reasons)}). Install the package "
-            "libusher0, or what 'make install' installs and run ldconfig. The environment variable "
-            "USHER_LIBRARY names a file that is elsewhere."
+            "libusher0, or run 'make install' and ldconfig. If the library is elsewhere, name its file "
+            "in the environment variable USHER_LIBRARY."
         )
     integer, text, pointer = ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p
     declarations = {

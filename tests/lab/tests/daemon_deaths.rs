@@ -41,7 +41,7 @@ service echo {
 
 const CLIENT: &str = "client echo { users mail; service echo at mailhost port 7; }\n";
 
-/// What that program says of ENETDOWN.
+/// The output of the program `connects` for ENETDOWN.
 const AWAY: &str = "errno 100: the signer of this host does not answer";
 
 const CONNECTS: &str = include_str!("../programs/connects.c");

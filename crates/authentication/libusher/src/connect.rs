@@ -206,8 +206,7 @@ pub fn connect_on_behalf(
 }
 
 /// The uid of the user at the other end of `local`, a loopback connection that this process has accepted for
-/// a service; that end may be closed already. For the client proxy: the signer answers only the proxy's
-/// account.
+/// a service; that end may be closed already. For the client proxy: the signer answers only its account.
 ///
 /// # Errors
 /// [`ConnectError::Refused`] when the kernel does not know, or the caller is not the proxy; as
@@ -336,8 +335,7 @@ fn finish(
     };
     let told = signer.send(&done.encode(), &[]);
     if done == LocalRequest::Unreachable {
-        // Only after its answer does the signer name another address. An error means that the signer has
-        // gone.
+        // The signer names another address once it has answered. An error means that the signer has gone.
         drop(receive(signer));
     }
     connected?;

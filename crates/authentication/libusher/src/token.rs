@@ -30,8 +30,7 @@ pub fn draw_token(socket: BorrowedFd<'_>, server: SocketAddr) -> io::Result<()> 
 }
 
 /// Has the kernel choose a lasting source address for an IPv6 connection, not a temporary one (RFC 5014): the
-/// server takes tokens only from addresses that its policy has for this host. Other connections are not
-/// affected.
+/// server takes tokens only from addresses that its policy has for this host. No effect on IPv4.
 pub(crate) fn prefer_lasting_source(socket: BorrowedFd<'_>) -> io::Result<()> {
     // linux/in6.h; no safe crate has it.
     const IPV6_ADDR_PREFERENCES: i32 = 72;

@@ -14,8 +14,7 @@ pub struct ByCertificate<'n> {
     pub principal: &'n Principal,
     /// The users of the universe who may use the service with such a certificate.
     pub users: SetId,
-    /// Whether users whom no policy names also may. If the client's policy is known, that policy names all
-    /// users.
+    /// Whether users whom no policy names also may. If the client's policy is known, it names all users.
     pub anybody: bool,
 }
 

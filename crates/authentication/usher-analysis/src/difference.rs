@@ -23,9 +23,9 @@ pub struct Change {
     pub server: HostName,
     /// The sides whose policies are known afterwards or, if nothing is left, were known before.
     pub known: Known,
-    /// Users who now have access and had none before.
+    /// Users who now have access by name, and before had none or needed a certificate.
     pub gain: Vec<UserName>,
-    /// Users who had access before and now have none.
+    /// Users who had access by name before, and now have none or need a certificate.
     pub lose: Vec<UserName>,
     /// The changes for users who need a certificate now, or needed one before; one for each principal that
     /// certificates name.

@@ -45,10 +45,9 @@ pub enum Expected {
 impl Network {
     /// Tests the expectations of all hosts' policies, in the order of hosts and texts.
     ///
-    /// Without a client host, an expectation is about all hosts that its policy knows; without a
-    /// server, about all of these that offer the service. `permit` holds if one of these
-    /// connections is permitted, `refuse` if none is. Neither result is known if it depends on a
-    /// certificate.
+    /// Without a client host, an expectation is about all hosts that its policy knows; without a server,
+    /// about all of these that offer the service. `permit` holds if one of these connections is permitted,
+    /// `refuse` if none is. Neither result is known if it depends on a certificate.
     pub fn try_expectations(&self) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         for host in self.hosts() {

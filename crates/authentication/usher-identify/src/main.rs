@@ -49,8 +49,7 @@ const CONNECTIONS_OF_USER_OF_HTTP2: usize = 128;
 const OPENING: usize = 512;
 /// Limit of questions to the keeper at a time; more wait.
 const QUESTIONS: usize = 64;
-/// How long a connection waits for a keeper or server that is being restarted, and the pause between
-/// attempts.
+/// How long a connection waits while keeper or server is being restarted, and the pause between attempts.
 const AWAY: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 /// At most one warning is written in this time, because clients can cause any number.

@@ -36,8 +36,7 @@ pub enum XclientError {
 pub enum Said {
     /// The server knows the user, and greets the client.
     Greeting(Vec<u8>),
-    /// The server serves no client, or not this one. It may not know the user, so nothing more is passed to
-    /// it.
+    /// The server serves no client, or not this one. It may not know the user, so it gets nothing more.
     Refusal(Vec<u8>),
 }
 
@@ -56,8 +55,7 @@ pub async fn introduce(
     }
     server.write_all(command(user, client).as_bytes()).await?;
     let reply = reply(server).await?;
-    // With these codes the server does not accept the command. Other replies concern the client, who gets
-    // them.
+    // By these codes the server rejects the command. Other replies concern the client, who gets them.
     let is_not_taken = [&b"50"[..], b"530", b"550"]
         .iter()
         .any(|code| reply.starts_with(code));
@@ -76,8 +74,7 @@ fn is_greeting(reply: &[u8]) -> bool {
     reply.starts_with(b"220")
 }
 
-/// The command, with all attributes that identify a client: for one left out, the server would take this
-/// process's.
+/// The command, with all attributes of a client: for one left out, the server would take this process's.
 fn command(user: &str, client: SocketAddr) -> String {
     let family = match client.ip().to_canonical() {
         IpAddr::V4(_) => "",

@@ -414,8 +414,7 @@ tests! {
         assert_eq!(file.as_file().metadata().unwrap().uid(), 0);
     }
 
-    /// A killed process may leave a child that holds the process's locks until the child executes its
-    /// program.
+    /// A killed process may leave a child that holds its locks until the child executes its program.
     fn pins_that_are_locked_for_a_moment_are_waited_for(world) {
         let (locked, is_locked) = channel();
         let holder = std::thread::spawn({

@@ -129,7 +129,7 @@ fn in_the_part_of_another_keeper() {
             finds_it_so(another("nothing", &own));
             finds_it_so(another("release", &own));
             finds_it_so(elsewhere(&own));
-            // The link can be detached once its owner permits it.
+            // The owner itself can detach the link.
             let link = tickets.objects().links.first().copied().unwrap();
             let (descriptor, _) = bpf(LINK_BY_ID, link).unwrap();
             bpf(DETACH, u32::try_from(descriptor).unwrap()).unwrap();
@@ -158,8 +158,7 @@ fn in_the_part_of_another_keeper() {
             in_child(|| {
                 bpf(MAP_BY_ID, fresh).unwrap();
             });
-            // The object in the place of the replaced one is guarded, and the former one has no owner any
-            // more.
+            // The object in the place of the replaced one is guarded, and the former one has no owner.
             assert!(claims.renew(&with(fresh)).unwrap());
             in_child(|| {
                 bpf(MAP_BY_ID, replaced).unwrap();

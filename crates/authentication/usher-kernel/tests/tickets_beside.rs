@@ -254,7 +254,7 @@ tests! {
                 session.fill_block(&tickets, 1);
                 assert_eq!(tickets.counters().unwrap().drawn, 1);
                 assert!(tickets.remove(&bob).unwrap());
-                // The process has no privilege left.
+                // This thread has no privilege left.
                 let refused = Tickets::open(&world.cgroup, None, &Limits { tickets: 1, blocks: 1, ..Limits::default() });
                 assert!(matches!(refused, Err(KernelError::Bpf { .. })), "{refused:?}");
             }).join().unwrap();

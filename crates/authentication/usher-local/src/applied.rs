@@ -108,10 +108,10 @@ impl Applied {
         }
     }
 
-    /// Gives every host the identity that it has in `former`, the configuration in force, if the host has a
-    /// key in both configurations: so its sessions outlive the replacement of its key, whatever daemons do
-    /// meanwhile. A host with another key gets an identity that `former` does not have. `hosts` are those of
-    /// this configuration's policy.
+    /// Gives every host the identity that it has in `former`, the configuration in force, if both
+    /// configurations have one key of the host in common: so its sessions outlive the replacement of its key,
+    /// whatever daemons do meanwhile. A host with another key gets an identity that `former` does not have.
+    /// `hosts` are those of this configuration's policy.
     pub fn continue_hosts(&mut self, hosts: &BTreeMap<HostName, Host>, former: &Self) {
         if self.sources == former.sources {
             self.identities.clone_from(&former.identities);

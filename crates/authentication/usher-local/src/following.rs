@@ -130,8 +130,7 @@ impl Following {
         let Some(follower) = self.follower.get() else {
             return;
         };
-        // One thread compares at a time: another that has woken waits until the newer configuration is in
-        // force.
+        // One thread compares at a time: another one waits until the newer configuration is in force.
         let mut failed = self.failed.lock();
         self.compare(follower.as_ref(), &mut failed);
         // Set only now: until then other threads find the comparison overdue, too, and wait for the lock.
@@ -207,7 +206,7 @@ mod tests {
     use super::*;
     use crate::applied::Applied;
 
-    /// A daemon that takes every configuration unless `fails` is set, and notes what it has taken.
+    /// A daemon that takes every configuration unless `fails` is set. `taken` has each attempt.
     struct Daemon {
         in_force: Mutex<Stamp>,
         taken: Mutex<Vec<u64>>,

@@ -112,7 +112,7 @@ impl KeyOptions {
                 let value = needed()?;
                 let principals = value.parse().ok().filter(|_| !value.is_empty());
                 let wrong = || OptionProblem::Principals(value.to_owned());
-                // sshd heeds the first such option, but two are more likely a mistake.
+                // sshd refuses a second such option, too.
                 if options.principals.is_some() {
                     return Err(wrong());
                 }

@@ -149,8 +149,7 @@ mod tests {
             asked.map(|(_, until)| until)
         };
         let refused = Err(Refusal::UserNotPermitted);
-        // No trusted authority names these principals. One for every user counts if the user is named as
-        // well.
+        // No trusted authority names these principals. One for every user counts if it names the user, too.
         assert_eq!(asked("notes", Some("alice,ops")), refused);
         std::fs::write(folder.path().join("user_ca_keys"), AUTHORITY).unwrap();
         for principals in ["alice,ops", "dev,net,alice"] {

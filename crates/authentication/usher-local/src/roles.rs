@@ -197,7 +197,7 @@ usher_daemon::roles! {
         // A new policy may add addresses with ports below 1024.
         capabilities: Capabilities::NET_BIND_SERVICE,
         sandbox: Some(Sandbox {
-            // A new policy may assign the proxy addresses. The proxy asks for the owners of connections.
+            // A new policy may assign addresses to the proxy. The proxy asks for the owners of connections.
             abilities: &[
                 Ability::Tcp,
                 Ability::Listen,

@@ -57,7 +57,7 @@ pub(crate) fn write_at(
 }
 
 impl Written {
-    /// Also makes the file's names durable, which an earlier write may not have done.
+    /// Also makes the names of the file and its folders durable, which an earlier write may not have done.
     pub(crate) fn with_names(mut self, top: &Path) -> Self {
         self.new_below = Some(top.to_owned());
         self

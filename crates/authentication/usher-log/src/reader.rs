@@ -75,8 +75,7 @@ impl Reader {
     }
 
     /// The key that signs the ends of sessions at this index, and the index of the record up to which it
-    /// signs. Reads from `index` on, up to the next change; [`Reader::verify`] checks the keys of earlier
-    /// places.
+    /// signs. Reads from `index` on, up to the next change; [`Reader::verify`] checks earlier keys.
     ///
     /// # Errors
     /// Those of [`Reader::prove_inclusion`], about the change.

@@ -41,8 +41,7 @@ impl Log {
             unknown: false,
             _lock: lock,
         };
-        // The change comes first, so that no record that the checkpoint lacks gets between a change and its
-        // end.
+        // The change comes first, so that no record beyond the checkpoint gets between a change and its end.
         finish_change(&mut log)?;
         recover(&mut log)?;
         Ok(log)

@@ -141,7 +141,8 @@ struct Bundle {
     end: Option<Damage>,
     /// The first record that is malformed or refused.
     refused: Option<Damage>,
-    /// The ends and changes of key up to the first refused record.
+    /// The ends and changes of key among the records with valid signatures; none if the bundle or its stored
+    /// hashes are wrong.
     signers: Signers,
 }
 

@@ -93,8 +93,7 @@ fn a_change_of_key_is_laid_out_as_the_document_says() {
 fn a_change_of_key_needs_both_keys() {
     let genuine = key_change(7, [0; 32]);
     let bad = Err(RecordError::LogSignature(Refusal::BadSignature));
-    // Changes that only one key has signed, that each key has signed in the other's stead, or for another
-    // place.
+    // Changes that only one key has signed, each key in the other's stead, or both for another place.
     let mut other = genuine.clone();
     other.next_signature = genuine.former_signature.clone();
     assert_eq!(other.verify(), Err(RecordError::UnsignedChange));

@@ -63,8 +63,7 @@ enum Task {
 #[derive(Debug, clap::Args)]
 struct Origin {
     /// Address of the client, which the modules see as PAM_RHOST
-    // Not `required`: a keeper of an older version passes no address, and learns from the answer why it is
-    // refused.
+    // Not `required`: an older keeper passes no address, and learns from the answer why it is refused.
     #[arg(long, value_name = "ADDRESS")]
     rhost: Option<IpAddr>,
 }

@@ -374,7 +374,7 @@ pub struct Program {
 pub struct FileRule {
     /// Where: an absolute path, or one in the home of the user (`~`, `~/...`); no path twice.
     pub path: String,
-    /// What the processes may do there.
+    /// The access that the processes get to the path.
     pub access: FileAccess,
 }
 

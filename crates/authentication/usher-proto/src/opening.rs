@@ -11,7 +11,7 @@ use crate::{Refusal, SessionId, Statement, session_id};
 use usher_base::codec::{Bytes, fields};
 
 /// A signed statement, and the key that signed it. The verifier claims an opening, and the recorder keeps the
-/// log's record only if it says the same. The keeper trusts what both have found.
+/// log's record only if the record says the same. The keeper trusts what both have found.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Opening {
     /// The signed statement.

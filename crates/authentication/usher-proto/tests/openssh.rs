@@ -107,7 +107,8 @@ fn we_verify_what_ssh_keygen_signs() {
     }
 }
 
-/// A key has one fingerprint: with its point compressed, a list that revokes the key would not have it.
+/// A key has one fingerprint: with a compressed point it would have another, which a list that revokes the
+/// key does not have.
 // Threat model: A173
 #[test]
 fn a_key_in_another_spelling_is_refused() {

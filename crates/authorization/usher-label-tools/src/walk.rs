@@ -19,8 +19,8 @@ use crate::error::ToolError;
 
 const HANDLE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// The folder of a process's descriptors. The attributes of a file that O_PATH opened are reached by its name
-/// there.
+/// The folder of a process's descriptors. A file that O_PATH opened has a name there, by which
+/// its attributes are reached.
 const DESCRIPTORS: &str = "/proc/self/fd";
 
 /// Requires /proc, without which each file would get an error of its own.

@@ -17,8 +17,8 @@ use crate::words::parts;
 /// elements by name, separated by commas.
 ///
 /// Holds at most [`MAXIMUM_ELEMENTS`] and at most [`MAXIMUM_TEXT`] bytes of text. The default has no element:
-/// it is the label of an object that has none of the elements asked for. Its text is empty, and can be neither
-/// parsed nor stored.
+/// it is the label of an object that has none of the elements asked for. Its text is empty, and can be
+/// neither parsed nor stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Label {
     elements: BTreeMap<ElementName, ElementValue>,

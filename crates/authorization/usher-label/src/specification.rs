@@ -335,8 +335,7 @@ fn pattern_mistake(error: &regex::Error) -> SpecificationMistake {
     match error {
         regex::Error::CompiledTooBig(_) => SpecificationMistake::PatternTooLarge,
         error => {
-            // Only the last line: those before it repeat the pattern, which the place of the mistake shows
-            // already.
+            // Only the last line: those before it show the pattern, as the place of the mistake does.
             let text = error.to_string();
             let last = text.lines().last().unwrap_or_default();
             let reason = shown(MOST_OF_REASON, last.trim_start_matches("error: "));

@@ -45,8 +45,8 @@ pub(crate) fn numbered_lines(text: &str) -> impl Iterator<Item = (usize, &str)> 
     })
 }
 
-/// The words of a line, separated by blanks and tabs, each with its place in the text. `offset`: the line's
-/// place.
+/// The words of a line, separated by blanks and tabs, each with its place in the text. The line is at
+/// `offset` there.
 pub(crate) fn words(offset: usize, line: &str) -> Vec<(Span, &str)> {
     let mut words = Vec::new();
     let mut rest = line;

@@ -62,7 +62,7 @@ impl fmt::Display for NotLowered {
 /// An element of an event, as the module's part of a label.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Told {
-    /// There is no element, the event does not say which, or its module was unloaded.
+    /// The event names no element, or one of a module that was unloaded.
     Nothing,
     /// The label was not known.
     Unknown,
@@ -187,7 +187,7 @@ impl Events {
             0 => Told::Nothing,
             UNKNOWN => Told::Unknown,
             number => match self.elements.of(number) {
-                // A module from a file may have written a bad element, which must not lose other events.
+                // A module from a file may have written a bad element. The other events must still be told.
                 Err(Error::Kernel(KernelError::UnreadableEntry(_))) => Told::Unknown,
                 label => match label? {
                     label if label.is_empty() => Told::Nothing,

@@ -445,8 +445,7 @@ impl Framework {
     }
 
     /// The place in the order of loading that the newest module with labels in force has; 0 if there is none.
-    /// After this number has changed, the next open(2) of a file reads the file's label from the attribute
-    /// again.
+    /// When it has changed, the next open(2) of a file reads the file's label from the attribute again.
     ///
     /// # Errors
     /// The kernel's error.

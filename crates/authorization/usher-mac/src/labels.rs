@@ -115,8 +115,8 @@ impl Labels {
 /// The table of the devices of multilabel file systems.
 const MULTILABEL: &str = "multilabel";
 
-/// Sets the devices (major and minor numbers) whose files have labels of their own. Files on all other devices
-/// have none.
+/// Sets the devices (major and minor numbers) whose files have labels of their own. Files on all other
+/// devices have none.
 ///
 /// # Errors
 /// The kernel's error; some devices may be set then.

@@ -65,8 +65,7 @@ pub enum NoStatements {
 }
 
 impl Statement {
-    /// Reads the section with a module's statements. Returns the statements, and the size of the settings in
-    /// bytes.
+    /// Reads the section with a module's statements. Returns them, and the size of the settings in bytes.
     pub(crate) fn read(bytes: &[u8]) -> Result<(Vec<Self>, usize), NoStatements> {
         let entries = bytes.chunks_exact(size_of::<MacStatement>());
         let is_whole = entries.remainder().is_empty();

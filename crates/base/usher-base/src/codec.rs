@@ -25,8 +25,8 @@ pub trait Codec<T = Self> {
     fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<T, DecodeError>;
 }
 
-/// A message. Its first byte is its kind; in some formats the number of the request stands between that byte
-/// and the rest.
+/// A message, which begins with the byte of its kind. In some formats the number of the request stands
+/// between that byte and the rest.
 pub trait Message: Sized {
     /// The bytes that distinguish the messages of this direction.
     const KINDS: &'static [u8];

@@ -48,7 +48,8 @@ identities! {
     ProgramId;
 
     /// The kernel's identity of a name in a directory. It stands for whichever file has that name when the
-    /// name is executed. No other directory gets this identity while the directory is open somewhere.
+    /// name is executed. No name in another directory gets this identity while the directory is open
+    /// somewhere.
     PlaceId;
 
     /// The kernel's identity of a file that is executed as a script, made from the file's numbers. It

@@ -112,8 +112,8 @@ fn named(objects: &Objects) -> Result<BTreeSet<(u32, u32)>, KernelError> {
 pub struct Claims(BTreeSet<(u32, u32)>);
 
 impl Claims {
-    /// Claims these objects like [`claim`], and gives up all earlier claims of others: the guard has room for
-    /// 512 of each kind.
+    /// Claims these objects like [`claim`], and gives up this daemon's claims of all other objects: the guard
+    /// has room for 512 of each kind.
     ///
     /// # Errors
     /// As [`claim`]; nothing is given up then.

@@ -36,7 +36,7 @@ pub fn keep_at_interfaces(
 ) -> Result<AtInterfaces, KernelError> {
     let id = program_id(program)?;
     let mut done = AtInterfaces::default();
-    // First, the links of interfaces that are gone are released.
+    // Only its pin keeps the link of an interface that is gone.
     for pin in links(name, pins)? {
         if is_gone(&pin)? {
             unpin(&pin)?;

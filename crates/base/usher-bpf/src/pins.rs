@@ -135,7 +135,7 @@ impl Pins {
     /// The table of this name that an earlier process has pinned here, if any.
     ///
     /// # Errors
-    /// The kernel's error; or the pinned table has keys or values of another size.
+    /// The kernel's error; [`KernelError::MissingPart`] when keys or values of the table have other sizes.
     pub fn table<K: crate::Plain, V: crate::Plain>(
         &self,
         name: &'static str,

@@ -1,6 +1,6 @@
 //! The numbers socket of a daemon: the account that watches the host (the exporter's) reads the daemon's
 //! numbers there, as one JSON line, [`NumbersView`], at each connection. The daemon reads nothing from the
-//! socket, so this account can ask for nothing else. It serves one connection after the other.
+//! socket, so this account can ask for nothing else. The daemon serves one connection after the other.
 
 use std::convert::Infallible;
 use std::io;

@@ -97,8 +97,8 @@ impl PacketSocket {
         receive(self.0.as_fd(), limit, MAX_DESCRIPTORS)
     }
 
-    /// As [`Self::receive`], but also returns a packet beyond its limits, or one whose descriptors this
-    /// process may not have. The flag says whether the packet is complete.
+    /// As [`Self::receive`], but also returns a packet beyond its limits, or one without a descriptor that
+    /// the kernel keeps from this process. The flag is true for a complete packet within its limits.
     ///
     /// # Errors
     /// As recvmsg(2).

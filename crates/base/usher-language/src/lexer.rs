@@ -170,7 +170,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Whether a quote is missing on the line behind `start`, where a string begins.
+    /// Whether a quote is missing on the line, from `start` on, where a string begins.
     fn lacks_quote(&mut self, start: usize) -> bool {
         if let Some((end, lacks)) = self.quotes
             && start < end
@@ -220,7 +220,7 @@ impl<'a> Lexer<'a> {
 }
 
 /// The latest place at which a string was meant to end: the first `;` of its line before a blank or the end,
-/// or the first brace between blanks or at the end.
+/// or the first brace between blanks or at the end, whichever comes first.
 fn end_meant(line: &str) -> Option<usize> {
     let ends = |(place, found): &(usize, &str)| {
         let rest = &line[place + 1..];

@@ -62,7 +62,7 @@ pub fn watch_file_system(group: BorrowedFd<'_>, on: BorrowedFd<'_>) -> io::Resul
 }
 
 /// Opens the file of a handle as O_PATH does, a symbolic link itself. Needs CAP_DAC_READ_SEARCH. `mount` is
-/// an open file of the same file system, which must not be opened by O_PATH.
+/// an open file of the same file system, not opened with O_PATH.
 ///
 /// # Errors
 /// As open_by_handle_at(2): ESTALE when the file is gone; EINVAL for a handle that is too long.

@@ -23,8 +23,8 @@ const NEGOTIATION_LIMIT: Duration = Duration::from_secs(10);
 /// Events after which the list of SAs has changed.
 const EVENTS: [&str; 4] = ["ike-updown", "child-updown", "ike-rekey", "child-rekey"];
 
-/// The level of charon's log that an attempt reports. At level 2 and above, the thread that serves the sockets
-/// of VICI logs, too, and charon may hang for ever (5.9.8; strongSwan issue 566).
+/// The level of charon's log that an attempt reports. At level 2 and above, the thread that serves the
+/// sockets of VICI logs, too, and charon may hang for ever (5.9.8; strongSwan issue 566).
 const LOG_LEVEL: &str = "1";
 
 /// Limit of lines of charon's log that are kept of an attempt.

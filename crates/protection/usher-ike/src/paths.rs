@@ -15,8 +15,8 @@ const PREFIX: &str = "usher-";
 /// not mistake a key of the administrator for its own.
 const OWN_KEY: usize = 16;
 
-/// How many hexadecimal digits of a peer's key a connection's name has: of its
-/// [beginning](IkePublicKey::beginning).
+/// How many hexadecimal digits of the [beginning](IkePublicKey::beginning) of a peer's key a connection's
+/// name has.
 const PEER_KEY: usize = 8;
 
 /// All paths of a configuration. There may be thousands, and each SA asks for its own.

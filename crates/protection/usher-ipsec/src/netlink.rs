@@ -395,9 +395,9 @@ impl Watcher {
         Ok(self.take_of_others(None)?.events)
     }
 
-    /// As [`Self::take`], without changes of the SPD that are not to be put back: by `ours`, this process's
-    /// own changes and those of other parties' entries are left out. Others could pass their changes off as
-    /// this process's own, so the SPD is to be compared from time to time without an event as well. After
+    /// As [`Self::take`], without changes of the SPD that are not to be put back. `ours` tells them apart:
+    /// this process's own changes, and those of other parties' entries. Others could pass their changes off
+    /// as this process's own, so the SPD is to be compared from time to time without an event as well. After
     /// 1,024 messages the rest waits for the next call.
     ///
     /// # Errors

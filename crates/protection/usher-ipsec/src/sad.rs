@@ -25,8 +25,8 @@ pub struct Sa {
     pub spi: u32,
     /// The bytes that it has carried.
     pub bytes: u64,
-    /// When the SA was made, or, if it has a place ([`Sad::place`]), when it was first used; in seconds since
-    /// 1970.
+    /// In seconds since 1970: when the SA was made, or, if it has a place ([`Sad::place`]), when it was first
+    /// used. One with a place that was never used has the present time.
     pub since: u64,
 }
 

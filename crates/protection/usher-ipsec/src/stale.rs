@@ -128,7 +128,7 @@ impl Stale {
     }
 }
 
-/// The entry of a former signature, made from one that was in force: it refuses no packet.
+/// The entry of a former signature, made from one that was in force: it allows what that one blocked.
 fn passing(mut entry: Entry) -> Entry {
     if entry.action == Some(Action::Block) {
         entry.action = Some(Action::Allow);
@@ -136,8 +136,8 @@ fn passing(mut entry: Entry) -> Entry {
     entry
 }
 
-/// Entries for all other packets, in place of those of a class that refuses packets. A mandatory class
-/// refuses them where there is no peer; the entries of its peers come before these.
+/// Entries for the packets about which no other network or port decides, if the application's rules refuse
+/// them. A mandatory class does so where there is no peer; the entries of its peers come before these.
 fn of_remaining(application: &Application, mask: MarkMask) -> Entries {
     let mut entries = Entries::new();
     let of_family = |ipv4| {

@@ -213,7 +213,7 @@ fn walk(path: &Path, trail: &mut Trail) -> Result<Found, Errno> {
     let mut masters = Masters::Root;
     let mut links = 0;
     while let Some(name) = names.pop_front() {
-        // Only a folder has entries: the kernel refuses to open a name in a file below.
+        // Only a folder has entries: if `here` is a file, the kernel refuses to open a name in it.
         masters = masters.and(of_folder.unwrap_or(Masters::Several));
         let path = passed.join(&name);
         let next = open_in_folder(&here, &name).inspect_err(|_| trail.add(path.clone(), None))?;

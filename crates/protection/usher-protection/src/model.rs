@@ -127,7 +127,7 @@ const ALL_V6: [IpAddr; 2] = [
 ];
 
 impl Application {
-    /// The classes that the block demands, as far as its names have addresses.
+    /// The classes by which the block has traffic protected, as far as its names have addresses.
     pub fn classes(&self, names: &Names) -> BTreeSet<Class> {
         let networks = self.deciding(names).networks.into_iter();
         let protections = networks.filter_map(|(network, _)| match &network.network_type {
@@ -257,8 +257,7 @@ impl Network {
         }
     }
 
-    /// Returns whether the network's machines are unknown, so that a later network must not decide about
-    /// them.
+    /// Returns whether the network's machines are unknown and no later network may decide about them.
     fn may_be_anyone(&self, names: &Names) -> bool {
         let is_unanswered = |name| names.get(name).is_none();
         self.network_type != NetworkType::Trusted

@@ -193,8 +193,10 @@ pub fn look_up_names(policy: &mut Policy) -> Vec<PolicyWarning> {
 /// The former configuration stays in force if the new one does not pass its check, has something that this
 /// version cannot enforce, or cannot be stored. Unless [`OnRefusal::GoOn`], it also stays if the policy
 /// protects something and no protector runs, or has a `mac` block and no labeller runs. If a daemon refuses
-/// the new one: [`Failure::NotTaken`] with [`OnRefusal::GoOn`], else [`Failure::NotPrepared`] or a rollback.
-/// [`Failure::KeeperUnreached`] if the new one is in force and sessions that it forbids could not be ended.
+/// the new one: [`Failure::NotTaken`] with [`OnRefusal::GoOn`]; otherwise [`Failure::NotPrepared`] before a
+/// change, or [`Failure::RolledBack`], or [`Failure::NotRolledBack`] if the former configuration could not be
+/// put back or its file was damaged. [`Failure::KeeperUnreached`] if the new one is in force and sessions
+/// that it forbids could not be ended.
 pub fn put_in_force(
     _lock: &Lock,
     mut fresh: Applied,

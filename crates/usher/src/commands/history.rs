@@ -1,6 +1,7 @@
 //! `usher policy history` and `revert`: the policies that were in force, and a way back to one. The history
-//! has no users, keys and revocations, so a user who is disabled stays so. Hosts, host keys and users that
-//! have left the policy since come back only by an option: they may have been removed for cause.
+//! lacks revocations and the files of users (keys, the mark of a disabled user), so a user who is disabled
+//! stays so. Hosts, host keys and users that have left the policy since come back only by an option: they may
+//! have been removed for cause.
 
 use serde_json::json;
 use usher_policy::Source;

@@ -178,7 +178,7 @@ fn require_statement(line: &str) -> Result<(), Failure> {
     let statement = key.to_openssh();
     match (own, named) {
         (Some(own), Some(named)) if own.name == named.name => Ok(()),
-        // The policy has replaced the former key by the next one in one step.
+        // The policy has replaced the present key by the next one in one step.
         (None, Some(_)) => Ok(()),
         (Some(own), Some(named)) => Err(Failure::Refused(format!(
             "the policy in force has the next key in the block of {}, and this host is {}: correct that, \

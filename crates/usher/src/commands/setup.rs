@@ -146,7 +146,7 @@ pub fn run(output: &Output, request: &Request) -> Result<(), Failure> {
     // JSON of `usher setup`: [`View`].
     output.print(&view, || match &view.served {
         Some(line) => format!(
-            "{line}\n\n{} is served. `usher who` on {} shows the session; docs/start.md goes on from step 7.",
+            "{line}\n\n{} is served. `usher who` on {} shows the session; docs/start.md goes on from step 8.",
             request.user, view.server
         ),
         None => String::new(),

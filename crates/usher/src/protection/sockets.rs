@@ -16,7 +16,7 @@ use crate::output::{or_dash, row, table};
 pub struct Listed {
     /// The live sockets of these programs, as many as `--sockets` says.
     sockets: Vec<Socket>,
-    /// How many of these sockets there are, at most 1,048,576; none: they are not listed.
+    /// How many live sockets these programs have, counted up to 1,048,576; none: they are not listed.
     sockets_total: Option<u64>,
 }
 

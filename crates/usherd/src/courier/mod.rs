@@ -30,9 +30,9 @@ use crate::start::{self, Start, StartError};
 use channel::{Channel, Destination, Outgoing, UNACKNOWLEDGED};
 
 /// Limit of frames that wait for one channel. The signer never has more: at most 8,192 requests (1,024 for
-/// one user) await an answer of one host, and each may be followed by one closing, which gets no answer. An
-/// announcing frame has 81 bytes, so a full queue takes about 2.5 MB. A frame that opens a session may have 8
-/// KiB, but only one is under way for a user and a service.
+/// one user) await an answer of one host, and each may be followed by one closing, whose answer is not
+/// awaited. An announcing frame has 81 bytes, so a full queue takes about 2.5 MB. A frame that opens a
+/// session may have 8 KiB, but only one is under way for a user and a service.
 const QUEUE: usize = 16_384;
 /// How long a frame may wait for its channel. Then it is dropped, because its caller will have given up
 /// before the announcement is used.

@@ -10,8 +10,7 @@ use usher_daemon::control::NumbersView;
 use usher_daemon::role::{HasRole, Role};
 use usher_local::roles::{self, ROLES};
 
-/// How long a daemon may take to answer. All daemons are asked at the same time, so a scrape takes little
-/// longer.
+/// How long a daemon may take to answer. Daemons are asked at the same time, so a scrape takes little longer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The largest answer, in bytes.

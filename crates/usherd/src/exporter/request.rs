@@ -1,6 +1,5 @@
 //! Reads the head of an HTTP request, and writes the response (RFC 9112). Only the request line and `Accept`
-//! matter, so half a page of code replaces a crate: no escapes are decoded, no length is believed, no body is
-//! read.
+//! matter, so half a page of code replaces a crate: it decodes no escapes, trusts no length, reads no body.
 
 /// The largest head, in bytes.
 pub const LARGEST: usize = 8192;

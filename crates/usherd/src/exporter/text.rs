@@ -7,7 +7,7 @@ use std::fmt::Write;
 use super::families::{Kind, Sample};
 use super::request::Format;
 
-/// Encodes samples, which must be sorted by family.
+/// Encodes samples. Those of one family must stand together.
 pub fn encode(format: Format, samples: &[Sample]) -> String {
     let mut text = String::new();
     let mut former = None;

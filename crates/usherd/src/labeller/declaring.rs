@@ -9,8 +9,7 @@ use super::error::{MacError, StatementFault};
 use super::resolving::Resolver;
 
 impl Resolver<'_> {
-    /// The settings that a block of the policy makes for a module from a file. `None`: the module has no
-    /// settings.
+    /// The settings that a block of the policy makes for a module from a file. `None`: the module has none.
     ///
     /// # Errors
     /// The first statement that the module does not take, or the first name that this host does not know.

@@ -97,8 +97,7 @@ pub enum MacError {
         /// The reason.
         fault: StatementFault,
     },
-    /// The policy changes the settings of a loaded module whose file has been replaced, so its statements are
-    /// unknown.
+    /// The policy changes settings of a loaded module whose file was replaced, so its statements are unknown.
     #[error(
         "the settings of {name} stay as they are: {path} is not the file from which the module was loaded; \
          unload the module and load it again"

@@ -10,8 +10,7 @@ use usher_mac::Framework;
 
 use super::patience::Patience;
 
-/// With these flags, statx(2) triggers no automount, and asks no server for attributes that the kernel has
-/// cached.
+/// With these flags, statx(2) triggers no automount, and asks no server for cached attributes.
 pub(super) const QUIETLY: AtFlags = AtFlags::NO_AUTOMOUNT.union(AtFlags::STATX_DONT_SYNC);
 
 /// The flags with which statx(2) says what is mounted at a path now.
@@ -105,8 +104,7 @@ impl FileSystems {
         found.map(|(_, device)| device)
     }
 
-    /// The number of the mount at a path, and the device of its file system. `look` calls statx(2) for the
-    /// path.
+    /// The number of the mount at a path, and the device of its file system. `look` calls statx(2).
     ///
     /// # Errors
     /// As [`Self::device`].

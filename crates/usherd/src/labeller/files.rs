@@ -15,7 +15,7 @@ use usher_system::roots_file::{RootsFileError, open_folder, read_in, unreadable}
 
 /// The end of a file's name, after the module's.
 const ENDING: &str = ".bpf.o";
-/// Limit of listed files. Files that are not listed can be loaded, too.
+/// Limit of listed files. Files beyond it can be loaded, too.
 const MAX_LISTED: usize = 64;
 
 /// A reason that the file of a module is not used.
@@ -77,8 +77,7 @@ impl ModuleFolder {
         self.path.join(format!("{name}{ENDING}"))
     }
 
-    /// Whether root has put anything at the path of a module's file. A folder that others can write counts as
-    /// empty.
+    /// Whether root has put anything at the path of a module's file; false if others can write the folder.
     pub(super) fn has(&self, name: &str) -> Result<bool, FileError> {
         let Ok(Some(folder)) = open_folder(&self.path) else {
             return Ok(false);

@@ -2,8 +2,8 @@
 //! sets by itself.
 //!
 //! Everyday tools lose labels: they write a new file and rename it over the labelled one. The labeller gives
-//! the new file elements that the specification has for its path, but only where no process that a module
-//! restricts can have made the file:
+//! the new file elements that the specification has for its path, but only where no module can have held the
+//! file's maker to less:
 //!
 //! - the level of `mls`, where the file has `low` or no level, and its directory a level that dominates the
 //!   new one: a process of a lower level does not get into that directory, so an exempt process has made the
@@ -227,8 +227,7 @@ fn type_enforcement(policy: Option<&Policy>) -> Option<&TypeEnforcement> {
     })
 }
 
-/// The entry points: paths of lines without special characters, whose type is that of a program of a
-/// transition.
+/// The entry points: paths of lines without special characters, whose type is that of a transition's program.
 fn entry_points(of: &Specification, te: &TypeEnforcement) -> Vec<(PathBuf, String)> {
     let programs: BTreeSet<String> = te
         .transitions

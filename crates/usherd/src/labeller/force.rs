@@ -115,8 +115,7 @@ impl Force {
         self.watch(&mut state, false);
     }
 
-    /// Whether a file system is in use that is unmounted at its path. The kernel does not report when it
-    /// ends.
+    /// Whether a file system is in use that is unmounted at its path. The kernel does not report its end.
     pub(super) fn has_elsewhere(&self) -> bool {
         self.file_systems.has_elsewhere()
     }

@@ -170,8 +170,8 @@ impl Force {
         if !state.names()?.iter().any(|loaded| loaded == name) {
             return Err(usher_mac::Error::NotLoaded(name.to_owned()).into());
         }
-        // Save first: if this labeller ended before it had saved, the next one would load the module again
-        // after a reboot.
+        // Save first: if this labeller ended between unloading and saving, the next one would load the module
+        // again after a reboot.
         state.save(Some(name)).map_err(MacError::NotStored)?;
         if let Some(framework) = &mut state.framework {
             framework.unload(name)?;

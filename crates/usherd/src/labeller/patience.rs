@@ -37,8 +37,7 @@ impl<T: Send + 'static> Patience<T> {
     /// Asks about a path.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] when no answer comes in time; the system's error when no thread can be
-    /// made.
+    /// [`io::ErrorKind::TimedOut`] when no answer comes in time; the system's error when no thread starts.
     pub(super) fn ask(
         &self,
         path: &str,

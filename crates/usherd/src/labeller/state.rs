@@ -30,8 +30,7 @@ pub(super) struct State {
     pub(super) digests: BTreeMap<String, String>,
     /// For modules whose file had changed when it was loaded after a reboot: the SHA-256 of the changed file.
     pub(super) replaced: BTreeMap<String, String>,
-    /// The list of modules that are to be loaded has been read from its file. Until then the file is not
-    /// replaced.
+    /// The list of modules to be loaded has been read from its file. Until then the file is not replaced.
     pub(super) is_read: bool,
     /// Modules whose settings in force are not those of the policy.
     pub(super) outdated: BTreeSet<String>,
@@ -86,8 +85,7 @@ impl State {
             .into_iter()
             .partition(|module| names.contains(&module.name));
         self.missing = missing;
-        // A labeller may have ended after loading a module and before noting it. The file of such a module is
-        // unknown.
+        // A labeller may have ended between loading and noting a module, whose file is unknown then.
         let is_noted = |name: &String| noted.iter().any(|module| module.name == *name);
         let others: Vec<String> = names.into_iter().filter(|name| !is_noted(name)).collect();
         let has_others = !others.is_empty();
@@ -164,8 +162,7 @@ impl State {
         Ok(is_changed)
     }
 
-    /// Gives network interfaces the labels that a policy has for them, and permits the policy's families of
-    /// sockets.
+    /// Gives network interfaces their labels by a policy, and permits the policy's families of sockets.
     pub(super) fn set_interfaces(&mut self, policy: Option<&Policy>) -> Result<(), MacError> {
         let Some(framework) = &mut self.framework else {
             return Ok(());
@@ -244,8 +241,7 @@ impl State {
         }
     }
 
-    /// Writes the list of modules for the next boot: the modules in force and the missing ones, except
-    /// `without`.
+    /// Writes the list of modules for the next boot: those in force and the missing ones, except `without`.
     pub(super) fn save(&self, without: Option<&str>) -> std::io::Result<()> {
         let names = self.names().map_err(std::io::Error::other)?;
         let loaded = names.into_iter().map(|name| Wanted {

@@ -153,8 +153,7 @@ impl Force {
 mod tests {
     use super::*;
 
-    /// For each permission of each class, the statement that is printed is one that the policy language
-    /// takes.
+    /// For each permission of each class, the printed statement is one that the policy language takes.
     #[test]
     fn what_te_has_refused_is_a_statement_of_the_policy() {
         let denials = te::Class::ALL.iter().map(|class| Denial {

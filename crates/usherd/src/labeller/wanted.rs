@@ -30,7 +30,8 @@ impl Force {
     }
 
     /// The module from a file whose declaration says how to read a policy's block. `None`: the settings in
-    /// force stay as they are. The file may not be the one from which the module in force was loaded.
+    /// force stay as they are, because the file of the module in force was replaced or cannot be read, and
+    /// the policy changes nothing for this module.
     pub(super) fn declaring(
         &self,
         state: &State,
@@ -77,9 +78,8 @@ impl Force {
         Resolver::new(&self.file_systems).declared(module, block)
     }
 
-    /// The settings of a module that is about to be loaded. A rule whose path gets no answer waits, like a
-    /// rule whose file system is not mounted. So the module's other rules do not wait for a user's file
-    /// system.
+    /// The settings of a module to be loaded. A rule whose path gets no answer waits, like one whose file
+    /// system is not mounted, so that the module's other rules do not wait for a user's file system.
     pub(super) fn first_settings(
         &self,
         state: &State,

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 /// How long changes are gathered before the SPD is compared.
 const GATHERING: Duration = Duration::from_millis(200);
 
-/// A comparison lists the whole SPD. The wait for the next one is this many times as long as the comparison
-/// took.
+/// A comparison lists the whole SPD. The next one waits this many times the duration of the last.
 const REST: u32 = 9;
 
 /// The longest wait. While entries are missing, the programs of the monitor drop plaintext.

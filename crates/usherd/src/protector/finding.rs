@@ -18,8 +18,7 @@ const SETTLING: Duration = Duration::from_secs(120);
 /// found after the change is in force.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// The longest time for a visit, which new processes prolong. The next visit begins with the oldest processes
-/// again.
+/// The longest time for a visit; new processes prolong it. The next visit begins with the oldest ones again.
 const LONGEST: Duration = Duration::from_secs(120);
 
 /// The part of a visit during which the daemon does nothing else.

@@ -66,8 +66,7 @@ impl Writer {
         (writer, failure)
     }
 
-    /// Passes a record to the writing task, which sends the verdict to `replies` when the record is on the
-    /// disk.
+    /// Passes a record to the writing task, which sends the verdict to `replies` when the record is on disk.
     ///
     /// # Errors
     /// [`Refusal::Overloaded`] when too many records wait. For an authentication also [`Refusal::Malformed`]

@@ -11,8 +11,7 @@ use usher_base::HostName;
 use usher_policy::protection::ResolverReply;
 
 /// The time from the end of a look-up to the next one of the same name. The C library does not say how long
-/// an answer is valid; so a program on this host may get a new address earlier than the protector, by this
-/// time.
+/// an answer is valid; so a program on this host may get a new address this much earlier than the protector.
 const AGAIN: Duration = Duration::from_secs(15);
 
 /// Limit of look-ups at one time. Each takes a thread. DNS servers that do not answer hold them up for as

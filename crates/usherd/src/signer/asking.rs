@@ -63,8 +63,7 @@ impl Asking {
         true
     }
 
-    /// Begins a request, and returns the time from which it may be sent. `None`: a request is under way
-    /// already.
+    /// Begins a request, and returns the time from which it may be sent. `None`: a request is under way.
     pub fn begin(&mut self, key: TicketKey, now: Instant) -> Option<Instant> {
         self.rounds
             .retain(|_, round| round.under_way || now < round.begun + SPACING);

@@ -126,8 +126,7 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
             let no_way = || signer.ways.note_none(asked.uid, connection.server);
             wait_until_done(&mut caller, no_way).await;
             // The caller's descriptors hold our duplicate of its socket. While the duplicate is open, no
-            // other socket can get the port. So the announcement must be withdrawn before the duplicate is
-            // closed.
+            // other socket can get the port. So withdraw the announcement before the duplicate is closed.
             withdraw(signer, &lease.pair, session, connection).await;
         }
         Err(refusal) => refuse(&caller, &asked, refusal).await,

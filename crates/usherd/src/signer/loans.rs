@@ -110,8 +110,8 @@ impl Loans {
         self.state.lock().not_signed.insert(uid, Instant::now());
     }
 
-    /// Whether the user's agent has refused to sign after `since`: that also answers a connection that has
-    /// waited since then.
+    /// Whether a request to the user's agent has failed after `since`: that also answers a connection that
+    /// has waited since then.
     pub fn has_not_signed(&self, uid: u32, since: Instant) -> bool {
         let state = self.state.lock();
         state.not_signed.get(&uid).is_some_and(|&then| then > since)

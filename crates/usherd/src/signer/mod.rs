@@ -213,8 +213,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
             let chains = signer.chains.keep_full();
             let plain = plain::serve(Arc::clone(&signer));
             tokio::spawn(gates::clear_up(Arc::clone(&signer)));
-            // The programs are looked up like those of every later configuration, with the same reduced
-            // rights.
+            // Look the programs up like those of every later configuration, with the same reduced rights.
             let configuration = signer.configuration.get();
             let programs = signer
                 .programs
@@ -248,8 +247,7 @@ impl Signer {
             let configuration = self.configuration.get();
             let policy = &configuration.checked.policy;
             self.programs.set(&self.tickets, policy).await?;
-            // A request may have put another configuration in force meanwhile, whose lists this call has
-            // replaced.
+            // A request may have put another configuration in force meanwhile: this call replaced its lists.
             if Arc::ptr_eq(&configuration, &self.configuration.get()) {
                 return Ok(());
             }

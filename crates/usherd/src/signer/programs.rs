@@ -134,8 +134,7 @@ impl ListedPrograms {
         Ok(())
     }
 
-    /// Checks that these `programs` permit a program. If the program is not known, looks up the list's paths
-    /// again.
+    /// Checks that these `programs` permit a program. If it is not known, looks up the list's paths again.
     ///
     /// # Errors
     /// [`Refusal::ProgramNotPermitted`].

@@ -102,8 +102,7 @@ impl Relay {
             former.extend(host.filter(|_| !is_key));
             is_key
         });
-        // For this request the courier opens a channel by a present key, and ends the channel by the former
-        // key.
+        // For this request the courier opens a channel by a present key, and ends the one by the former key.
         for host in former {
             if let Err(refusal) = self.send(host, ROOT, ClientBody::Ping) {
                 tracing::warn!(host = %host.name, %refusal, "cannot replace a channel whose key the policy \

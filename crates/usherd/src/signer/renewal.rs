@@ -27,8 +27,7 @@ pub async fn keep_filled(signer: Arc<Signer>) -> io::Result<()> {
     reports::each("tickets", wanted, || kernel.wanted(), renew_all).await
 }
 
-/// Renews a session that has no ticket because tokens did not pass a while ago: the next session may get a
-/// ticket.
+/// Renews a session without a ticket because tokens did not pass a while ago: the next session may get one.
 pub fn renew_for_tokens(signer: &Arc<Signer>, pair: &Pair) {
     if let Some(permit) = signer.tickets.claim(pair.ticket_key()) {
         renew(signer, pair.clone(), permit);
@@ -69,8 +68,7 @@ async fn try_to_renew(
     let former = slot.lock().await.replace(session).map(|former| former.id);
     let replaced = ask_for_tokens(signer, &lease, openable).await;
     drop(permit);
-    // The slot's and the ticket's former session are the same, unless another session has been opened
-    // meanwhile.
+    // The slot's and the ticket's former session are the same, unless another was opened meanwhile.
     for session in former
         .into_iter()
         .chain(replaced.filter(|_| replaced != former))

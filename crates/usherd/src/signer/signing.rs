@@ -78,8 +78,7 @@ impl ReadyKey {
         self.unused
     }
 
-    /// The latest end of a session that this key opens: `end`, or the end of the key's certificate if that is
-    /// earlier.
+    /// The latest end of a session that this key opens: `end`, or its certificate's end if that is earlier.
     pub fn latest(&self, end: u64) -> u64 {
         let certificate = self.certificate.as_ref();
         certificate.map_or(end, |certificate| certificate.valid_before.min(end))

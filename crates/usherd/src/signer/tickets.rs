@@ -25,7 +25,7 @@ use super::sessions::{Pair, SessionKey};
 /// Blocks of a chain that the kernel has ahead of the present one: enough for 192 connections
 /// before this process runs again.
 const AHEAD: u32 = 3;
-/// Blocks that are kept behind the present one, for a program that was interrupted while drawing from it.
+/// Blocks that are kept behind the present one, for a program that was interrupted while drawing from them.
 const BEHIND: u32 = 1;
 
 /// All tickets of this host.

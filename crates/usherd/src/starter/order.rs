@@ -63,7 +63,7 @@ pub struct StandingOrder {
     pub coming: Vec<u32>,
     /// The number of children that have not accepted a connection.
     unaccepted: usize,
-    /// The known waiting connections without a child: not 0 if there is one.
+    /// The number of known waiting connections without a child: not 0 if there is any such connection.
     unmet: usize,
     /// The number of living children.
     alive: usize,

@@ -474,7 +474,7 @@ fn a_process_prepared_by_the_service_becomes_no_user() -> Result {
     listener = watch_own_calls()
     tell(attempt(take_groups, gid, groups))
     if gives_up:
-        # The reason is the process's own and goes with it: it ends after the keeper has answered.
+        # The kernel notes the reason with the process: the keeper has read it when it answers.
         tell(keeper.ask(PRE_ACCEPT).what)
         return
     os.close(listener)

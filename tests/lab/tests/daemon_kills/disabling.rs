@@ -20,7 +20,7 @@ const TRYING: Duration = Duration::from_millis(300);
 /// The time after which a connection without a greeting is given up.
 const GREETED: Duration = Duration::from_secs(20);
 
-/// What happened to the user.
+/// The figures of a storm about the disabled user.
 #[derive(Debug, Default)]
 pub struct Disablings {
     /// How many disables succeeded.

@@ -25,10 +25,10 @@ while True:
 "#;
 
 /// A user's name, and its number on mailhost.
-pub type User = (&'static str, u32);
+pub type Account = (&'static str, u32);
 
 /// The users who may always use the service.
-pub const USERS: [User; 4] = [
+pub const USERS: [Account; 4] = [
     ("alice", 2001),
     ("bob", 2002),
     ("carol", 2003),
@@ -36,7 +36,7 @@ pub const USERS: [User; 4] = [
 ];
 
 /// The user who is disabled and enabled.
-pub const ERIN: User = ("erin", 2006);
+pub const ERIN: Account = ("erin", 2006);
 
 /// The service's port.
 pub const PORT: u16 = 7100;
@@ -67,7 +67,7 @@ pub fn topology() -> Result<Mail> {
     Ok(mail)
 }
 
-fn add_user(mail: &Mail, laptop_uid: u32, (name, mailhost_uid): User) -> Result {
+fn add_user(mail: &Mail, laptop_uid: u32, (name, mailhost_uid): Account) -> Result {
     let (laptop, mailhost) = (&mail.laptop, &mail.mailhost);
     laptop.add_account(name, laptop_uid)?;
     mailhost.add_account(name, mailhost_uid)?;

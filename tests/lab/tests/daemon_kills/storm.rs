@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use usher_lab::{Daemon, Host, LIBRARY_PATH, Mail, PATIENCE, Running, Signal};
 
 use crate::disabling::Disabling;
-use crate::service::{PORT, Result, USERS, User, topology};
+use crate::service::{Account, PORT, Result, USERS, topology};
 
 const STORM: &str = include_str!("../../programs/storm.c");
 
@@ -46,7 +46,7 @@ fn start(mail: &Mail) -> Result<Vec<(String, Running)>> {
 }
 
 /// Connects again and again, as `programs/storm.c` says.
-pub fn client(laptop: &Host, (user, uid): User, way: &str, to: &str) -> Result<Running> {
+pub fn client(laptop: &Host, (user, uid): Account, way: &str, to: &str) -> Result<Running> {
     let (port, uid) = (PORT.to_string(), uid.to_string());
     let command = laptop
         .command(["/var/lib/storm", way, to, &port, &uid])

@@ -104,14 +104,12 @@ mod tests {
         let server = listener.local_addr().unwrap();
         wait_until_connected(&begin(server), Instant::now() + ANNOUNCED).unwrap();
 
-        // The queue takes one connection besides the one above, and nothing is accepted: the next SYN gets no
-        // answer.
+        // The queue takes one more connection, and nothing is accepted: the next SYN gets no answer.
         rustix::net::listen(&listener, 0).unwrap();
         let waiting: Vec<OwnedFd> = (0..3).map(|_| begin(server)).collect();
         let last = waiting.last().unwrap();
         let over = wait_until_connected(last, Instant::now()).unwrap_err();
-        // The library's own time limit has ended the attempt, not the kernel's, whose ETIMEDOUT comes after
-        // minutes.
+        // The library's own limit has ended the attempt: the kernel's ETIMEDOUT comes after minutes.
         assert_eq!(
             (over.kind(), over.raw_os_error()),
             (io::ErrorKind::TimedOut, None)

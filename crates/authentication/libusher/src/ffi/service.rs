@@ -104,8 +104,7 @@ fn set_accept_mode(listener: c_int, mode: c_int) -> Result<(), Failure> {
     }
     let by_user = ServicePort::of_socket(opened(listener)?)?;
     with_table(|table| {
-        // Forgets listeners whose descriptors are closed. A number that is in use again may be another
-        // file's.
+        // Forgets listeners whose descriptors are closed. A number in use again may be another file's.
         table.retain(|&known, _| opened(known).is_ok());
         if table.len() >= LISTENERS && !table.contains_key(&listener) {
             return Err(Failure(

@@ -1,5 +1,4 @@
-//! Makes the server's request from a client's: adapts the target, and removes headers that only a proxy may
-//! set.
+//! Makes the server's request from a client's: adapts the target, and removes headers that only proxies set.
 
 use std::io;
 use std::net::SocketAddr;

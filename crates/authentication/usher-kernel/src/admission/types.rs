@@ -149,8 +149,7 @@ pub struct SessionRecord {
     pub opened: u64,
     /// When the session ends, in seconds since 1970.
     pub expires: u64,
-    /// The time and reason of the session's end; kept for a while so that a replayed authenticator is
-    /// detected.
+    /// The time and reason of the session's end; kept for a while to detect a replayed authenticator.
     pub ended: Option<Ended>,
 }
 

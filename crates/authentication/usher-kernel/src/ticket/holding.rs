@@ -97,7 +97,7 @@ impl Holding {
         Ok(plain.enter(&wanted)?)
     }
 
-    /// Exempts this socket's connections from being held: the socket is announced before it connects.
+    /// Exempts this socket's connections from being held: they are announced before they begin.
     pub fn exempt(&self, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         let exempt = Hold {
             exempt: 1,

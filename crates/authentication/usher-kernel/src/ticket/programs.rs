@@ -38,8 +38,7 @@ impl Programs {
         let gate = gates::Loaded::new(pins, limits.gates)?;
         let (object, not_identified) = match load_programs(&gate, limits, true) {
             Ok(object) => (object, None),
-            // The other programs work without the one that identifies files. If they fail, too, report that
-            // error.
+            // The other programs work without the one that identifies files. If they fail, too, report that.
             Err(error) => (load_programs(&gate, limits, false)?, Some(error)),
         };
         draw_key(&object)?;

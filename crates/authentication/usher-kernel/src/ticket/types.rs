@@ -80,7 +80,7 @@ pub struct Ticket {
     pub key: TokenKey,
 }
 
-/// A block that a ticket has reached. User space must fill this block and the next.
+/// A block that a ticket has reached. User space must fill this block and the next unless they are filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wanted {
     /// The ticket.

@@ -18,7 +18,7 @@ pub(super) const ALIVE: u8 = 0xff;
 /// First report of a child that accepts a connection, once it has accepted one. The number of waiting
 /// connections follows, and the client's [`Endpoint`].
 pub(super) const ACCEPTED: u8 = 0xfe;
-/// The bytes of an IPv6 address and of a port; IPv4 addresses are mapped, other families are zeros.
+/// Bytes of an endpoint: an IPv6 address and a port. IPv4 addresses are mapped, other families are zeros.
 pub(super) const ENDPOINT: usize = 18;
 /// The address and the port of a client.
 type Endpoint = [u8; ENDPOINT];
@@ -32,8 +32,7 @@ pub(super) struct Child<'a> {
     pub environment: &'a [*const libc::c_char],
     pub listen_pid: Option<*mut u8>,
     pub input: &'a Input<'a>,
-    /// A descriptor: a zero written to it moves the process into its cgroup. None if the process was made
-    /// there.
+    /// A zero written to this descriptor moves the process into its cgroup. None if it was made there.
     pub entrance: Option<RawFd>,
     pub null: RawFd,
     /// Standard error.
@@ -80,7 +79,7 @@ impl Child<'_> {
         // SAFETY: bare system calls on this process, with pointers into memory that was made before
         // the fork and that the child has a copy of.
         unsafe {
-            // The child ends with its parent until its group changes. The kernel clears this signal whenever
+            // Until its group changes, the child ends with its parent. The kernel clears this signal whenever
             // group or user change (PR_SET_PDEATHSIG(2const)); from then on the keeper looks after the child.
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) < 0
                 || libc::getppid() != self.parent

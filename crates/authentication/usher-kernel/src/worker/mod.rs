@@ -70,8 +70,7 @@ pub struct Command {
     /// The worker's file mode creation mask (umask(2)).
     pub umask: u16,
     /// Whether set-user-ID and set-group-ID bits apply to programs that the worker executes; never combined
-    /// with `files`. The worker's bounding set is empty in either case, so no program confers a capability on
-    /// it.
+    /// with `files`. The worker's bounding set is empty in either case, so no program confers capabilities.
     pub setuid: bool,
     /// Whether the starter runs inside a PAM session of the user. Then the worker keeps the
     /// starter's limit of open files, and the session keyring if it is the user's. Otherwise both

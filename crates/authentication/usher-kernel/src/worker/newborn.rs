@@ -26,7 +26,7 @@ pub struct Accepted {
     /// The number of connections that wait besides, at most 255.
     pub waiting: u8,
     /// The client's endpoint of the connection that the child has accepted; none if its family is neither
-    /// IPv6 nor IPv4. The child reports it as the user, so the report is trusted about this user only.
+    /// IPv6 nor IPv4. The child is already the user then, so its report is trusted about this user only.
     pub client: Option<SocketAddr>,
 }
 

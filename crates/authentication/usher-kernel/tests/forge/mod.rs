@@ -107,8 +107,8 @@ impl Checker {
         }
     }
 
-    /// A variant of the program over the same tables, with a pause between spending a token and admitting its
-    /// connection.
+    /// A variant of the program, with a pause between spending a token and admitting its connection. The
+    /// tables are the same.
     pub fn paused(world: &World) -> Self {
         let object = include_bytes!(concat!(env!("OUT_DIR"), "/admission_paused.bpf.o"));
         let mut open = ObjectBuilder::default().open_memory(object).unwrap();

@@ -29,8 +29,7 @@ pub fn bpf(command: i64, first: u32) -> io::Result<(i64, u32)> {
     call(libc::SYS_bpf, &[command, address, 16]).map(|result| (result, attributes[1]))
 }
 
-/// Counts the host's objects of which this process gets a descriptor, and those that it is
-/// refused.
+/// Counts the host's objects whose descriptors this process gets, and those that it is refused.
 pub fn reach(next: i64, by_id: i64) -> (usize, usize) {
     let (mut reached, mut refused) = (0, 0);
     let mut id = 0;

@@ -39,8 +39,7 @@ pub fn both_keys() -> SigningKeys {
     keys(log_key(), next_key())
 }
 
-/// The change of [`log_key`] into [`next_key`], as record `index` of a log whose records before it have this
-/// root.
+/// The change of [`log_key`] to [`next_key`], as record `index` of a log with this root before it.
 pub fn key_change(index: u64, root: [u8; 32]) -> KeyChangeRecord {
     let change = KeyChange {
         former: log_key().verifying_key().public_key(),

@@ -19,7 +19,7 @@ use crate::model::Host;
 pub(super) struct HostChecker {
     /// Addresses of hosts, and loopback addresses at which the proxy stands for hosts. No two are alike.
     addresses: Unique<IpAddr>,
-    /// Host keys and IKE keys of all hosts. No two hosts have the same.
+    /// Host keys and IKE keys of all hosts. No two are alike.
     claimed_keys: Unique<IkePublicKey>,
     controls: BTreeMap<u16, ControlPort>,
 }

@@ -53,8 +53,8 @@ pub(crate) fn rules(fields: &Fields<'_>, reporter: &Reporter<'_>) -> Vec<AccessR
 
 /// The first rule that refuses something to processes of root, although its text does not name root: a rule
 /// about every user and group, or about all but some others. A rule about groups by name is about their
-/// members, who are not expected to be root. Rules after one that decides for all processes of root are never
-/// asked.
+/// members, who are not expected to be root. Rules after one that decides for all of root's processes have no
+/// effect on them.
 pub fn first_about_root_unsaid(rules: &[AccessRule]) -> Option<&AccessRule> {
     for rule in rules {
         let users = rule.subject.users.as_ref();

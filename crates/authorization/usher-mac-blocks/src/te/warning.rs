@@ -51,8 +51,7 @@ impl TypeEnforcement {
         });
     }
 
-    /// Warns of an `allow` about no object: objects of some classes have only domains, those of others only
-    /// types.
+    /// Warns of an `allow` about no object. Objects of some classes have only domains, others only types.
     fn warn_of_empty_classes(&self, warnings: &mut Vec<TypeWarning>) {
         for (what, (_, origin)) in &self.allow {
             let is_of_domains = self.expand(what).any(|one| self.is_domain(one.object));

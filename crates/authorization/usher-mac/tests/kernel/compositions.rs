@@ -114,8 +114,7 @@ fn modules_together_permit_what_each_of_them_permits() {
         ],
     );
     world.framework().unload("te").unwrap();
-    // Rules are about files and partitions about processes, so the two modules never decide about the same
-    // act.
+    // Rules are about files, partitions about processes: each of these acts is decided by one module.
     let rule = world.rule("n");
     world.load_rules(vec![rule]);
     let read = |element: &str| format!("serve:{element}:{user}:read:{}", plain.display());

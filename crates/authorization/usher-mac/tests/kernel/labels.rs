@@ -182,8 +182,8 @@ fn a_traced_process_gets_no_other_label() {
         "label_tracing:test/other".into(),
         format!("exec_tracing:{}", entry.display()),
         format!("exec_tracing:{}", plain.display()),
-        // The same where another process may answer its system calls. A seccomp filter without a listener does
-        // not count.
+        // The same where another process may answer its system calls. A seccomp filter without a listener
+        // does not count.
         "label_listened:test/other".into(),
         format!("exec_listened:{}", entry.display()),
         format!("exec_listened:{}", plain.display()),

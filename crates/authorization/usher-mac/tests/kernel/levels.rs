@@ -222,7 +222,7 @@ fn what_was_permitted_is_not_permitted_by_other_labels() {
         expect(&[(relabelled(next), answer)]);
     }
     set_label(&file, "biba/10");
-    // The process goes from one level to another and back.
+    // The process changes its own level while it has the file open.
     let relabelled = |next: &str| format!("write_relabelled:{TEN}:{user}:{path}:{next}");
     twice(&[
         (relabelled("biba/10"), "ok"),

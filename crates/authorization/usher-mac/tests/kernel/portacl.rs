@@ -3,7 +3,7 @@
 use super::attacks::Actor;
 use super::*;
 
-/// The former value of the first port that needs no capability, which a test has set.
+/// The first port that needs no capability, as it was before a test set another one.
 struct Start(String);
 
 const START: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";

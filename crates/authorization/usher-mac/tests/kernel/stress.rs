@@ -106,8 +106,8 @@ impl Stress {
     fn use_what_is_there(&self, labels: &Files, user: u32) {
         let mut actor = Actor::start(user);
         let made = labels.folder.join("made");
-        // The label's module may be unloaded, may forbid the change, or may not know the value; or the
-        // directory's label is not read yet. ENOTSUP is Python's name for EOPNOTSUPP.
+        // The label's module may be unloaded, may not permit changes any more, or may not know the value; or
+        // the directory's label is not read yet. ENOTSUP is Python's name for EOPNOTSUPP.
         let expected = [
             "ok", "EPERM", "EACCES", "EINVAL", "ENOTSUP", "EAGAIN", "EEXIST", "ENOENT",
         ];

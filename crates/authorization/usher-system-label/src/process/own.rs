@@ -44,7 +44,7 @@ pub fn set_at_exec(elements: Option<&Label>) -> Result<(), ProcessLabelError> {
 ///
 /// # Errors
 ///
-/// Any but `NotSupported`.
+/// Those of [`set_at_exec`], except `NotSupported`.
 pub fn labels_processes() -> Result<bool, ProcessLabelError> {
     match set_at_exec(None) {
         Ok(()) => Ok(true),

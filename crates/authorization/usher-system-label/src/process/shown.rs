@@ -72,8 +72,8 @@ pub(crate) fn label_in(folder: &Path, process: Option<i32>) -> Result<Label, Pro
     })?;
     let rows = rows(folder, PROCESSES)?;
     let found = rows.iter().find(|(number, _)| *number == other);
-    // Without a row, nothing is shown or the process has ended. If it has ended, a row may be that of another
-    // process.
+    // Without a row, nothing is shown or the process has ended. If it has ended, a row may be that of
+    // another process.
     let mut ends = [PollFd::new(&descriptor, PollFlags::IN)];
     let has_ended =
         poll(&mut ends, Some(&Timespec::default())).map_err(ProcessLabelError::Kernel)?;

@@ -109,7 +109,7 @@ fn ask_role<Q: Request>(role: &'static Role, request: &Q) -> Result<Q::Answer, C
 /// The processor time that a process has used, in hundredths of a second; none if that cannot be read.
 fn processor_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The process's name stands before the other fields, and may contain anything, also `)`.
+    // The process's name stands before these fields, and may contain anything, also `)`.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok();

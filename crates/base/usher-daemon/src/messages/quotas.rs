@@ -16,8 +16,8 @@ const LINES: u32 = 100;
 /// How many of these lines may have the same reason for a refusal, so that one reason does not hide another.
 const LINES_OF_A_REASON: u32 = 20;
 
-/// Lines of one kind about all strangers together, within [`WINDOW`]. A line has only a stranger's address,
-/// and a stranger may have any number of them.
+/// Lines of one kind about all strangers together, within [`WINDOW`]. A line about a stranger has only an
+/// address, and one stranger may have any number of addresses.
 const LINES_ABOUT_STRANGERS: u32 = 200;
 
 /// Lines of one kind without a user, within [`WINDOW`].
@@ -35,7 +35,7 @@ const REASON: &str = "reason";
 /// Fields that name the user or host of a line. If a line has several, the first in this order counts.
 const ABOUT: [&str; 4] = ["user", "uid", "address", "host"];
 
-/// The index of `address` in [`ABOUT`]: the only field that strangers have.
+/// The index of `address` in [`ABOUT`]. Lines about strangers have no other of these fields.
 const ADDRESS: usize = 2;
 
 /// The key of all strangers together, in place of a user.

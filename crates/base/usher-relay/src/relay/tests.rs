@@ -90,7 +90,7 @@ fn an_abort_is_an_abort_and_an_end_is_an_end() {
 #[test]
 fn an_abort_reaches_a_peer_that_only_sends() {
     for (near, mut far, outcome) in Relayed::ways(PIPES) {
-        // The same after the aborting side has ended its direction.
+        // The side that aborts has ended its direction before.
         near.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(end_of(&mut far), (0, None));
         abort(&near);

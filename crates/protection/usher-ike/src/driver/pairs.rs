@@ -50,7 +50,7 @@ pub(super) struct Pairs(BTreeMap<Pair, State>);
 struct State {
     /// Nothing is negotiated before the kernel asks.
     on_demand: bool,
-    /// The kernel has asked since there were last SAs.
+    /// The kernel has asked since the pair last had SAs.
     needed: bool,
     /// An attempt is under way.
     running: bool,
@@ -64,7 +64,7 @@ struct State {
     failed: Option<String>,
     /// SAs are known.
     is_up: bool,
-    /// The source addresses for which the kernel has asked, and which were not looked at since.
+    /// The source addresses for which the kernel has asked, and that have not been looked at since.
     asked: BTreeSet<IpAddr>,
     /// The source addresses that have no SAs, and when the kernel last asked for each.
     bare: BTreeMap<IpAddr, Instant>,

@@ -91,8 +91,8 @@ pub(super) const PINNED: [&str; 10] = [
     EXECUTION_COUNT,
 ];
 
-/// Loads the LSM programs at calls. They share the tables of the cgroup's programs, so each uses the other's
-/// results.
+/// Loads the LSM programs at calls. They and the cgroup's programs share tables, and so use each
+/// other's results.
 pub(super) fn load_calls(monitor: &Object, cgroup: &Path) -> Result<Object, KernelError> {
     let hooks = Hooks::of_kernel()?;
     let only_hooks = |_: &str, hook: &str| Ok::<_, KernelError>(hooks.has(hook));

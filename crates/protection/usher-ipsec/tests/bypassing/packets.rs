@@ -46,7 +46,7 @@ tests! {
         }
     }
 
-    /// What a raw socket sends counts as plaintext, whatever its protocol says.
+    /// Packets of raw sockets count as plaintext, whatever their protocol number.
     // Threat model: P20
     fn a_raw_socket_does_not_pass_for_an_sa(world) {
         let mut ipsec = open(world);

@@ -69,8 +69,7 @@ tests! {
         assert_eq!(peer.in_vain(connect), libc::ETIMEDOUT);
         // One of them leaves the policy.
         assert_eq!(ipsec.retain_held(|_, peer| peer != one).unwrap(), 1);
-        // The entries of the peer that was let go, by class and by signature, are those of an optional peer
-        // again.
+        // The entries of the peer that was let go, by class and by signature, are an optional peer's again.
         let let_go = ipsec.spd_entries().unwrap();
         let of = |(selected, entry): (&usher_ipsec::Selected, &usher_ipsec::Entry)| (*selected, entry.action);
         let changed: Vec<_> = let_go.iter().filter(|(selected, entry)| entries[*selected] != **entry).map(of).collect();

@@ -61,8 +61,7 @@ impl ProtectedPorts {
     }
 
     /// Lifts all demands that a policy does not have. Call it when the policy is in force and everything that
-    /// it no longer permits has ended, or when a policy whose demands were made is not put in force after
-    /// all.
+    /// it no longer permits has ended, or when a policy whose demands were made is not put in force.
     ///
     /// # Errors
     /// The kernel's error; no demand of the policy is lifted.

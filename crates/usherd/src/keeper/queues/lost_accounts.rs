@@ -140,8 +140,7 @@ impl Queues {
 }
 
 impl Watch {
-    /// Reads the local accounts if their file has changed. Returns whether it has changed; false at the first
-    /// reading.
+    /// Reads the local accounts if their file has changed. Returns whether it has; false the first time.
     fn read_local(&mut self) -> bool {
         let present = state();
         if self.read == Some(present) {
@@ -212,8 +211,8 @@ impl Watch {
         Some(next)
     }
 
-    /// Notes an answer of the name service; `standing` is none if there was none in time. Returns the reason
-    /// if the account's sessions must end now.
+    /// Notes the standing of an account; none if it could not be found out. Returns the reason if the
+    /// account's sessions must end now.
     fn note(&mut self, one: &Known, standing: Option<Standing>, now: Instant) -> Option<Refusal> {
         self.asked.remove(one);
         match standing {

@@ -92,8 +92,7 @@ impl Queues {
         self.ensure_member(service, &owner, account)
     }
 
-    /// Takes up the shared queues of an earlier keeper for which no user has a session: their processes
-    /// continue.
+    /// Takes up an earlier keeper's shared queues for which no user has a session: their processes continue.
     pub fn restore_shared(&self, policy: &Checked, stored: &mut Stored) {
         for service in policy.policy.services.values() {
             let Some(name) = service.shared_account() else {
@@ -113,8 +112,7 @@ impl Queues {
         }
     }
 
-    /// The account of a shared service. If it cannot be looked up, it has the user id of the service's stored
-    /// listener.
+    /// The account of a shared service. If the look-up fails, its user id is that of the stored listener.
     fn owner_at_restart(
         &self,
         service: &Service,

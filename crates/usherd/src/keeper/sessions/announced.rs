@@ -13,8 +13,7 @@ use crate::keeper::queues::Key;
 /// Limit of announced connections of one user at one service that have not arrived yet.
 pub const SHARE: usize = 4096;
 
-/// The number of announced connections of each user at each service: recounted every second, counted up in
-/// between.
+/// Each user's number of announced connections at a service: recounted every second, counted up in between.
 #[derive(Default)]
 pub struct Announcements(Mutex<HashMap<Key, usize>>);
 

@@ -16,8 +16,7 @@ impl Sessions {
     }
 
     /// Tells the host that has the client's address in the policy in force, and a live session of the user at
-    /// the service. The kernel's entry of the connection may be gone already, so it is not asked for the
-    /// host.
+    /// the service. The kernel's entry of the connection may be gone already, so it is not used.
     fn tell_of_failure(&self, report: &FailedConnection) {
         let FailedConnection { key, client, end } = *report;
         let configuration = self.host.configuration.get();

@@ -185,8 +185,7 @@ impl Sessions {
     }
 
     /// Makes the user's queue while the recorder works, because both take about as long. The queue admits no
-    /// connection without a session. A failure is not returned: [`Sessions::enter`] tries again and reports
-    /// it.
+    /// connection without a session. After a failure [`Sessions::enter`] tries again and reports it.
     async fn prepare_queue(&self, host: &HostName, opening: &Opening, account: &Account) {
         // Send the record first.
         tokio::task::yield_now().await;

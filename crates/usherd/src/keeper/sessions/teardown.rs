@@ -35,8 +35,7 @@ impl Sessions {
         self.end_served(touched, ids)
     }
 
-    /// Like [`Sessions::end_all`], for sessions whose records are gone. The presences have their users and
-    /// services.
+    /// Like [`Sessions::end_all`], for sessions without records. The presences have their users and services.
     pub(super) fn end_without_records(&self, ids: HashSet<SessionId>) {
         self.table.close_stale_tokens();
         let touched = self.table.presences.leave_all(&ids);
@@ -71,8 +70,8 @@ impl Sessions {
         }
     }
 
-    /// Ends all sessions and queues of users at services, because an account is gone or was replaced. For a
-    /// shared service, `keys` has all its users.
+    /// Ends all sessions and queues of users at services, because an account is gone or was replaced. If that
+    /// account is a shared service's, `keys` has all users of the service.
     fn end_accounts(&self, keys: &HashSet<Key>, reason: Refusal) {
         let mut ending: Vec<Ending> = Vec::new();
         match self

@@ -1,6 +1,6 @@
 //! The threads that keep labels of new files persistent, one for each multilabel file system. New files must
 //! not wait while the labeller loads a module, which takes seconds, and a file system that does not answer
-//! must hold up its own thread only.
+//! must hold up its own thread only (ADR 101).
 //!
 //! The first thread starts the others, and asks no file system. By their own rules of Landlock all of them
 //! may list directories anywhere and open no other file; the labeller's other threads may list none of these
@@ -109,8 +109,7 @@ impl Multilabel {
     pub(super) fn at(path: &str, file_systems: &FileSystems) -> io::Result<Self> {
         let (mount, device) = file_systems.mounted(path, |path| {
             let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
-            // Follow no links, by which a user who owns a folder on the way could send the labeller
-            // elsewhere.
+            // Follow no links, by which a user who owns a folder on the way could misdirect the labeller.
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
             let root = openat2(CWD, path, flags, Mode::empty(), resolve)?;
@@ -164,8 +163,7 @@ impl LabelWriters {
         Ok(Self { shared, thread })
     }
 
-    /// Replaces the file systems, the source of their labels (`None`: no file gets a label), and the
-    /// specification.
+    /// Replaces the file systems, the source of labels (`None`: no file gets one), and the specification.
     ///
     /// # Errors
     /// The thread cannot be woken.
@@ -236,7 +234,7 @@ impl LabelWriters {
             .find_map(|lane| lane.stuck())
     }
 
-    /// Whether a thread has ended that should run as long as this process.
+    /// Whether a thread has ended that should still run.
     pub(super) fn has_ended(&self) -> bool {
         let lanes = self.shared.lanes.lock();
         self.thread.is_finished() || lanes.values().any(|lane| lane.has_failed())

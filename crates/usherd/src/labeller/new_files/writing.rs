@@ -2,9 +2,8 @@
 //!
 //! The kernel side knows the label of a new file at once, in its own memory. It cannot write the attribute,
 //! and refuses access to a file of a *multilabel* file system if it knows no label. So the labeller watches
-//! new files, asks the kernel for the label of each, and writes the label where the file has no attribute
-//! yet. It looks at all files when it begins, on request, and when the kernel's bounded queue has lost
-//! events.
+//! new files, asks the kernel for each one's label, and writes it where the file has no attribute yet. It
+//! looks at all files when it begins, on request, and when the kernel's bounded queue has lost events.
 //!
 //! If the labeller dies before it has written the attribute, the next one finds the file as long as the
 //! kernel remembers it. Otherwise the file stays without a label, and access to it is refused until an
@@ -239,8 +238,7 @@ impl LabelWriter {
         }
     }
 
-    /// Gives a file the elements that it lacks by the specification. Returns whether the file has a label
-    /// then.
+    /// Gives a file the elements that it lacks by the specification. Returns whether it has a label then.
     fn file(&mut self, file: &OwnedFd, attribute: LabelledFile<'_>) -> bool {
         let Some(filing) = self.filing.clone() else {
             return false;

@@ -16,7 +16,8 @@ impl Pairs {
     /// reqid. The kernel's SAs are listed once, and only if they are needed.
     ///
     /// # Errors
-    /// The kernel's SAs cannot be listed. What the kernel has asked for is looked at again the next time.
+    /// The kernel's SAs cannot be listed. The addresses for which the kernel asked are looked at again when
+    /// the list can be read.
     pub(in super::super) fn lost<'s>(
         &mut self,
         sas: &'s Sas,

@@ -170,8 +170,8 @@ impl Queue {
         if !state.workers.is_empty() || state.ending.is_some() || !self.occupied() {
             return;
         }
-        // In style `connection` the next worker may enter the group at any time, so the others are killed at
-        // once. If one process serves the whole queue, no other is started before these have ended.
+        // In style `connection` the next worker may enter the group at any time, so kill the left-over
+        // processes now. If one process serves the whole queue, no other starts before they have ended.
         if state.one_for_all {
             state.ending = Some(Instant::now() + GRACE_OF_REST);
             self.ask_to_end();

@@ -239,8 +239,7 @@ impl Queue {
             self.ask_pam(style, program.pam_session).await
         };
         let mut admitted = admitted.map_err(StartError::Account)?;
-        // Open the session before the order counts as starting, so that removing the queue does not wait for
-        // PAM.
+        // Open the session before the order counts as starting: removing the queue must not wait for PAM.
         let session = if program.pam_session {
             let session = self.open_session(room, admitted.client).await?;
             // Opening the session may have taken seconds, so the identity is looked up again.

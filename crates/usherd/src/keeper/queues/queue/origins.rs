@@ -17,7 +17,7 @@ use usher_proto::refusal::Refusal;
 use super::Queue;
 use crate::keeper::host::accounts::Identity;
 
-/// Up to this number of addresses PAM is asked about all; with more, only about those of waiting connections.
+/// Limit of addresses about which PAM is asked without knowing which of them have waiting connections.
 const FEW: usize = 8;
 /// Limit of waiting connections that are looked up.
 const LOOKED_UP: usize = 256;

@@ -39,8 +39,7 @@ impl Recent {
         }
     }
 
-    /// Enters an ended session. A session that its client has closed is entered again if its connections are
-    /// cut.
+    /// Enters an ended session. A session closed by its client is entered again if its connections are cut.
     pub fn enter(&self, session: SessionId, record: &SessionRecord) {
         let mut kept = self.0.lock();
         if kept.len() == KEPT {
